@@ -1,0 +1,67 @@
+"""What can be learnt from any operator by multiplying with it."""
+
+from eigenscape.linalg.density import Kernel as Kernel
+from eigenscape.linalg.density import SpectralDensity as SpectralDensity
+from eigenscape.linalg.density import spectral_density as spectral_density
+from eigenscape.linalg.diagonal import DiagonalEstimate as DiagonalEstimate
+from eigenscape.linalg.diagonal import diagonal as diagonal
+from eigenscape.linalg.eigsh import eigsh as eigsh
+from eigenscape.linalg.iteration import power_iteration as power_iteration
+from eigenscape.linalg.iteration import subspace_iteration as subspace_iteration
+from eigenscape.linalg.lanczos import LanczosRun as LanczosRun
+from eigenscape.linalg.lanczos import lanczos as lanczos
+from eigenscape.linalg.norms import BlockNorms as BlockNorms
+from eigenscape.linalg.norms import NormEstimate as NormEstimate
+from eigenscape.linalg.norms import SpectralNorm as SpectralNorm
+from eigenscape.linalg.norms import block_norms as block_norms
+from eigenscape.linalg.norms import frobenius_norm as frobenius_norm
+from eigenscape.linalg.norms import spectral_norm as spectral_norm
+from eigenscape.linalg.pairs import EigenPairs as EigenPairs
+from eigenscape.linalg.pairs import certify as certify
+from eigenscape.linalg.probes import draw_probes as draw_probes
+from eigenscape.linalg.records import Progress as Progress
+from eigenscape.linalg.records import Record as Record
+from eigenscape.linalg.records import Status as Status
+from eigenscape.linalg.solve import Solution as Solution
+from eigenscape.linalg.solve import solve as solve
+from eigenscape.linalg.trace import BlockTraces as BlockTraces
+from eigenscape.linalg.trace import Hutchinson as Hutchinson
+from eigenscape.linalg.trace import HutchPlusPlus as HutchPlusPlus
+from eigenscape.linalg.trace import TraceEstimate as TraceEstimate
+from eigenscape.linalg.trace import XTrace as XTrace
+from eigenscape.linalg.trace import block_traces as block_traces
+from eigenscape.linalg.trace import trace as trace
+
+__all__ = [
+    "BlockNorms",
+    "BlockTraces",
+    "DiagonalEstimate",
+    "EigenPairs",
+    "HutchPlusPlus",
+    "Hutchinson",
+    "Kernel",
+    "LanczosRun",
+    "NormEstimate",
+    "Progress",
+    "Record",
+    "Solution",
+    "SpectralDensity",
+    "SpectralNorm",
+    "Status",
+    "TraceEstimate",
+    "XTrace",
+    "block_norms",
+    "block_traces",
+    "certify",
+    "diagonal",
+    "draw_probes",
+    "eigsh",
+    "frobenius_norm",
+    "lanczos",
+    "power_iteration",
+    "solve",
+    "spectral_density",
+    "spectral_norm",
+    "subspace_iteration",
+    "trace",
+]

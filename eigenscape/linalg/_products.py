@@ -1,0 +1,153 @@
+"""Products that are checked and counted alike by every algorithm, and the moments of samples.
+
+Letters: A the operator (m × n); X (n, k) columns; Y = A X; count, mean and M2 = Σ (s − mean)² the
+running moments of samples s.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import (
+    NonFiniteError,
+    NotSymmetricError,
+    ShapeError,
+    WrongTypeError,
+    require_count,
+)
+from eigenscape.linear_operator import LinearOperator, require_operator
+from eigenscape.partition import Partition
+from eigenscape.space import ParamSpace
+
+# Columns multiplied at a time where the caller sets nothing: enough to keep a GEMM busy, few enough
+# that two float64 copies of them stay small beside a network's own activations.
+BATCH = 16
+
+
+def multiply(operator: LinearOperator, X: Tensor, call: str, *, batch: int = BATCH) -> Tensor:
+    """Multiply columns (n, k) in portions; the products (m, k) come in float64.
+
+    Cost: k products.
+
+    Args:
+        operator: The operator A.
+        X: Columns in any floating dtype; they are rounded to the operator's.
+        call: The function the user called, for the refusal.
+        batch: Columns multiplied at a time.
+
+    Returns:
+        A X in float64, on the operator's device.
+
+    Raises:
+        NonFiniteError: If a product is NaN or infinite.
+    """
+    Y = torch.empty(operator.shape[0], X.shape[1], dtype=torch.float64, device=operator.device)
+    for start in range(0, X.shape[1], batch):
+        portion = X[:, start : start + batch].to(operator.dtype)
+        Y[:, start : start + batch] = operator @ portion
+    if not bool(torch.isfinite(Y).all()):
+        raise NonFiniteError(
+            f"`{call}` needs finite products; {operator!r} gave NaN or infinity. "
+            "Check that loss and gradient are finite at these parameters, or use a wider dtype."
+        )
+    return Y
+
+
+def unit_columns(operator: LinearOperator, index: Tensor) -> Tensor:
+    """Return the columns of the identity with these numbers: (n, len(index))."""
+    columns = torch.zeros(
+        operator.shape[1], len(index), dtype=operator.dtype, device=operator.device
+    )
+    index = index.to(operator.device)
+    columns[index, torch.arange(len(index), device=operator.device)] = 1.0
+    return columns
+
+
+def block_sums(entries: Tensor, labels: Tensor, num_blocks: int) -> Tensor:
+    """Add the rows of `entries` (n, k) by block: (num_blocks, k); label −1 belongs to none."""
+    sums = entries.new_zeros(num_blocks + 1, entries.shape[1])
+    # Rows of no block go to one more row, which is cut off.
+    sums.index_add_(0, labels.remainder(num_blocks + 1), entries)
+    return sums[:num_blocks]
+
+
+class Moments:
+    """Running mean and standard error of samples in the last dimension, in float64."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._mean = torch.zeros((), dtype=torch.float64)
+        self._M2 = torch.zeros((), dtype=torch.float64)
+
+    def add(self, samples: Tensor) -> None:
+        """Take in samples (..., k).
+
+        Portions are merged by the pairwise update of Chan, Golub and LeVeque (1983): the textbook
+        E[s²] − E[s]² loses all digits where the spread is small beside the mean.
+        """
+        k = samples.shape[-1]
+        mean = samples.mean(-1)
+        M2 = (samples - mean[..., None]).square().sum(-1)
+        if self.count == 0:
+            self.count, self._mean, self._M2 = k, mean, M2
+            return
+        total = self.count + k
+        delta = mean - self._mean
+        self._M2 = self._M2 + M2 + delta.square() * (self.count * k / total)
+        self._mean = self._mean + delta * (k / total)
+        self.count = total
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the samples so far."""
+        return self._mean
+
+    @property
+    def stderr(self) -> Tensor:
+        """The standard error of that mean; infinite before the second sample."""
+        if self.count < 2:
+            return torch.full_like(self._mean, math.inf)
+        return (self._M2 / (self.count - 1) / self.count).sqrt()
+
+
+def require_square(operator: LinearOperator, call: str) -> int:
+    """Return n of an n × n operator, else refuse."""
+    require_operator(operator, call)
+    m, n = operator.shape
+    if m != n:
+        raise ShapeError(
+            f"`{call}` needs a square operator; got shape ({m}, {n}). Take `A.gram()`, or restrict "
+            "it to a diagonal block."
+        )
+    return n
+
+
+def require_symmetric(operator: LinearOperator, call: str) -> int:
+    """Return n of a symmetric n × n operator, else refuse."""
+    n = require_square(operator, call)
+    if not operator.is_symmetric:
+        raise NotSymmetricError(
+            f"`{call}` needs a symmetric operator; got {operator!r}, which does not say so. "
+            "Use `A.gram()` or `0.5 * (A + A.T)`, or a curvature operator."
+        )
+    return n
+
+
+def require_seed(seed: int, call: str) -> int:
+    """Return the seed if it is an integer of 0 or more, else refuse."""
+    return require_count(seed, f"{call}(seed=...)", at_least=0)
+
+
+def require_partition(partition: Partition, space: ParamSpace, call: str) -> None:
+    """Refuse what is not a partition of `space`."""
+    if not isinstance(partition, Partition):
+        raise WrongTypeError(
+            f"`{call}` must be a Partition; got {type(partition).__name__}. "
+            "Make one, e.g. `Partition.by_layer(operator.space)`."
+        )
+    if partition.space != space:
+        raise ShapeError(
+            f"`{call}` must divide the operator's own space, {space!r}; got blocks of "
+            f"{partition.space!r}. Build it from `operator.space` (rows: `operator.output_space`)."
+        )

@@ -1,0 +1,322 @@
+"""Thick-restart Lanczos: the decomposition that `eigsh` extends and compresses.
+
+Letters: A the operator (n, n); V (j, n) rows of an orthonormal basis to which A was applied;
+F (f, n) the frontier, orthonormal rows orthogonal to V to which it was not; H = V A Vᵀ (j, j);
+C (f, j) the coupling. Always A Vᵀ = Vᵀ H + Fᵀ C, so a Ritz pair (θ, Vᵀy) has residual ‖C y‖.
+
+One step multiplies some frontier vectors, moves them into V, and puts what is new into F. When V is
+full, its best Ritz vectors are kept (thick restart: Wu and Simon 2000; Krylov–Schur: Stewart 2001).
+Converged vectors stay in V and are thereby locked.
+"""
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import CheckpointError, NonFiniteError
+from eigenscape.linalg.probes import draw_probes
+from eigenscape.linear_operator import LinearOperator
+
+
+class ThickRestart:
+    """The decomposition A Vᵀ = Vᵀ H + Fᵀ C and the ways to extend and compress it."""
+
+    def __init__(
+        self,
+        operator: LinearOperator,
+        k: int,
+        which: str,
+        tolerance: float,
+        capacity: int,
+        block_size: int,
+        seed: int,
+    ) -> None:
+        self._operator, self._k, self._which = operator, k, which
+        self._tolerance, self._capacity, self._block = tolerance, capacity, block_size
+        self._seed, self._drawn = seed, block_size
+        self.num_products = 0
+        self._eps = torch.finfo(operator.dtype).eps
+        n = operator.space.size
+        self._rows = torch.empty(capacity, n, dtype=operator.dtype, device=operator.device)
+        self._j = 0
+        self.F = self._rows[:0]
+        self._H = torch.zeros(0, 0, dtype=torch.float64)
+        self._C = torch.zeros(0, 0, dtype=torch.float64)
+        self._theta = torch.zeros(0, dtype=torch.float64)
+        self._Y = torch.zeros(0, 0, dtype=torch.float64)
+        self._stale = 0  # steps since Ritz values were last computed
+        self._fresh = False  # whether a random vector waits to be multiplied
+
+    def begin(self, rows: Tensor) -> None:
+        """Make the starting vectors the first frontier, and multiply them all."""
+        self.F, _ = _orthonormal_rows(rows, self._eps)
+        self._C = torch.zeros(self.F.shape[0], 0, dtype=torch.float64)
+        self._first = self.F[:1]
+
+    def step(self, *, probing: bool = False) -> None:
+        """Multiply a few frontier vectors: those that the unconverged pairs lean on most."""
+        chosen = self._choose(probing)
+        self._fresh = False
+        kept = [i for i in range(self.F.shape[0]) if i not in chosen]
+        P, rest = self.F[chosen], self.F[kept]
+        W = (self._operator @ P.T.contiguous()).T.contiguous()
+        if not bool(torch.isfinite(W).all()):
+            raise NonFiniteError(
+                "A product is NaN or infinite. Check the operator: "
+                "`(A @ torch.ones(n)).isfinite().all()`."
+            )
+        self.num_products += P.shape[0]
+        j, b = self._j, P.shape[0]
+        known = self._C[chosen]  # = P A Vᵀ, by symmetry
+        own = _gram(P, W)
+        if j == 0:
+            self._first_quotient = own[0, 0]
+        W = W - own.to(W) @ P
+        used = known.abs().amax(0).nonzero()[:, 0] if j else torch.zeros(0, dtype=torch.long)
+        W = W - known[:, used].to(W) @ self._rows[used.to(W.device)]
+        self._rows[j : j + b] = P
+        self._j = j + b
+        W, onto_V, onto_rest = self._orthogonal(W, rest)
+        onto_V[:, :j] += known
+        onto_V[:, j:] += own
+        scale = max(self.norm, float(onto_V.norm()))
+        fresh, R = _orthonormal_rows(W, self._eps, scale=scale)
+        fresh, R = self._without_rounding(fresh, R, rest, scale)
+        self._extend(onto_V, onto_rest, R.double().cpu(), kept)
+        self.F = torch.cat([rest, fresh])
+        self._stale += 1
+        if self._stale > self._j // 64 or self.is_full() or self.F.shape[0] != 1:
+            self._ritz()
+
+    def _without_rounding(
+        self, fresh: Tensor, R: Tensor, rest: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Clean new directions that are a small rest of a product; drop those that are rounding.
+
+        Such a rest still holds rounding of what it is the rest of, and that lies in the basis.
+
+        Returns:
+            The directions that are real, and their rows of R.
+        """
+        own = R.diagonal()  # of each new direction, what its own product had left for it
+        if fresh.shape[0] == R.shape[1] and float(own.min()) > max(
+            self._eps**0.5 * scale, 0.1 * float(R.norm(dim=0).max())
+        ):
+            return fresh, R
+        if fresh.shape[0] == 0:
+            return fresh, R
+        V = self._rows[: self._j]
+        for _ in range(2):
+            fresh = fresh - (fresh @ V.T) @ V - (fresh @ rest.T) @ rest
+        norms = fresh.norm(dim=1)
+        real = norms > 0.5
+        room = self._operator.space.size - self._j - rest.shape[0]
+        chosen = real.nonzero()[:room, 0]
+        return fresh[chosen] / norms[chosen, None], R[chosen]
+
+    def _orthogonal(self, W: Tensor, rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Remove V and the rest of the frontier from rows W; return also what was removed.
+
+        The couplings that are known were taken out before, so one pass removes only rounding and
+        what lies in `rest`; a second follows where it removed enough to leave rounding behind
+        (Daniel, Gragg, Kaufman, Stewart 1976).
+
+        Returns:
+            What is left of W, and the coefficients on V and on the rest.
+        """
+        V = self._rows[: self._j]
+        onto_V = torch.zeros(W.shape[0], V.shape[0], dtype=torch.float64)
+        onto_rest = torch.zeros(W.shape[0], rest.shape[0], dtype=torch.float64)
+        for _ in range(3):
+            before = W.double().norm(dim=1)
+            c, d = W @ V.T, W @ rest.T
+            W = W - c @ V - d @ rest
+            onto_V, onto_rest = onto_V + c.double().cpu(), onto_rest + d.double().cpu()
+            if bool((W.double().norm(dim=1) > 0.7 * before).all()):
+                break
+        return W, onto_V, onto_rest
+
+    def _extend(self, onto_V: Tensor, onto_rest: Tensor, R: Tensor, kept: list[int]) -> None:
+        """Write the coefficients of new columns into H and C."""
+        b, size = onto_V.shape
+        old = size - b
+        H = torch.zeros(size, size, dtype=torch.float64)
+        H[:old, :old] = self._H
+        H[old:, :old], H[:old, old:] = onto_V[:, :old], onto_V[:, :old].T
+        H[old:, old:] = (onto_V[:, old:] + onto_V[:, old:].T) / 2
+        C = torch.zeros(len(kept) + R.shape[0], size, dtype=torch.float64)
+        C[: len(kept), :old] = self._C[kept]
+        C[: len(kept), old:] = onto_rest.T
+        C[len(kept) :, old:] = R
+        self._H, self._C = H, C
+
+    def _ritz(self) -> None:
+        self._theta, self._Y = torch.linalg.eigh(self._H)
+        self._stale = 0
+
+    @property
+    def norm(self) -> float:
+        """The size of A as seen so far."""
+        return float(self._theta.abs().max()) if self._theta.numel() else 0.0
+
+    def _wanted(self) -> Tensor:
+        """Return the positions of the wanted Ritz values, best first."""
+        return _order(self._theta, self._which, self._k)
+
+    def refresh(self) -> None:
+        """Bring Ritz values up to date."""
+        if self._stale:
+            self._ritz()
+
+    def wanted_values(self) -> Tensor:
+        """Return the wanted Ritz values."""
+        return self._theta[self._wanted()]
+
+    def wanted_vectors(self) -> Tensor:
+        """Return the wanted Ritz vectors (n, k)."""
+        vectors: Tensor = self._rows[: self._j].T @ self._Y[:, self._wanted()].to(self._rows)
+        return vectors
+
+    def _unconverged(self) -> Tensor:
+        """Return positions of wanted pairs above tolerance."""
+        wanted = self._wanted()
+        residuals = (self._C @ self._Y[:, wanted]).norm(dim=0)
+        floor = torch.tensor(4 * self._eps * self.norm)
+        bar = torch.maximum(self._tolerance * self._theta[wanted].abs(), floor)
+        return wanted[residuals > bar]
+
+    def has_converged(self) -> bool:
+        """Say whether all wanted pairs are there and within tolerance, as last looked at."""
+        if self._stale:
+            return False
+        needed = 2 * self._k if self._which == "both" else self._k
+        return self._j >= needed and self._unconverged().numel() == 0
+
+    def same_values(self, seen: Tensor | None) -> bool:
+        """Say whether the wanted values are still those seen before, to the tolerance."""
+        now = self.wanted_values()
+        if seen is None or seen.shape != now.shape:
+            return False
+        slack = max(self._tolerance, 16 * self._eps) * self.norm
+        return bool(((now - seen).abs() <= slack).all())
+
+    def _choose(self, probing: bool) -> list[int]:
+        f = self.F.shape[0]
+        if probing:  # follow the random vector: what its last product brought, or itself at first
+            last = self._C[:, -1].abs()
+            return [int(last.argmax())] if float(last.max()) > 0 and not self._fresh else [f - 1]
+        if self._j == 0:  # the starting vectors go together
+            return list(range(min(f, self._capacity)))
+        b = min(self._block, f, self._capacity - self._j)
+        if b == f:
+            return list(range(f))
+        lean = self._C @ self._Y[:, self._unconverged()] if self._C.numel() else self._C
+        strength = lean.norm(dim=1) if lean.numel() else torch.zeros(f, dtype=torch.float64)
+        # Ties (all zero before anything is known) go to the newest vectors.
+        strength = strength + torch.arange(f) * 1e-300
+        return sorted(strength.topk(b).indices.tolist())
+
+    def add_random(self) -> bool:
+        """Put a random vector into the frontier; False if V and F fill the space already."""
+        n = self._operator.space.size
+        if self._j + self.F.shape[0] >= n:
+            return False
+        r = draw_probes(self._operator, 1, seed=self._seed, kind="gaussian", first=self._drawn).T
+        self._drawn += 1
+        both = torch.cat([self._rows[: self._j], self.F])
+        for _ in range(2):
+            r = r - (r @ both.T) @ both
+        r = r / r.double().norm().to(r)
+        self.F = torch.cat([self.F, r])
+        self._fresh = True
+        self._C = torch.cat([self._C, torch.zeros(1, self._j, dtype=torch.float64)])
+        return True
+
+    def is_full(self) -> bool:
+        """Say whether the next step has no room."""
+        return self._j >= self._capacity and self._j < self._operator.space.size
+
+    def restart(self) -> None:
+        """Keep the wanted Ritz vectors and half of the rest, nearest to them in order."""
+        needed = 2 * self._k if self._which == "both" else self._k
+        extra = (self._capacity - needed) // 2
+        count = self._k + (extra // 2 if self._which == "both" else extra)
+        keep = _order(self._theta, self._which, count)
+        keep = keep[: self._capacity - self._block]
+        Y = self._Y[:, keep]
+        self._rows[: keep.numel()] = Y.T.to(self._rows) @ self._rows[: self._j]
+        self._j = keep.numel()
+        self._H = torch.diag(self._theta[keep])
+        self._C = self._C @ Y
+        self._ritz()
+
+    def piece(self) -> dict[str, Tensor]:
+        """Return the whole state."""
+        return {
+            "V": self._rows[: self._j],
+            "F": self.F,
+            "H": self._H,
+            "C": self._C,
+            "counts": torch.tensor([self.num_products, self._drawn]),
+            "first_quotient": self._first_quotient,
+        }
+
+    def restore(self, piece: dict[str, Tensor]) -> None:
+        """Take over a saved state, after one product that compares the operator with it."""
+        v, expected = self._first, piece["first_quotient"]
+        found = _gram(v, (self._operator @ v.T.contiguous()).T)[0, 0]
+        if not abs(found - expected) <= self._eps**0.5 * piece["H"].abs().max():
+            raise CheckpointError(
+                f"The checkpoint belongs to another operator: its first product gave {expected:.6g}"
+                f", this operator gives {found:.6g}. Use another folder, or the same weights and "
+                "data as before."
+            )
+        self._first_quotient = expected
+        self._j = piece["V"].shape[0]
+        self._rows[: self._j] = piece["V"].to(self._rows)
+        self.F = piece["F"].to(self._rows)
+        self._H, self._C = piece["H"], piece["C"]
+        self.num_products, self._drawn = (int(count) for count in piece["counts"])
+        self._ritz()
+
+
+def _order(theta: Tensor, which: str, k: int) -> Tensor:
+    """Return positions of the k wanted values, best first; `theta` is ascending."""
+    size = theta.numel()
+    k = min(k, size)
+    if which == "largest":
+        return torch.arange(size - 1, size - 1 - k, -1)
+    if which == "smallest":
+        return torch.arange(k)
+    if which == "magnitude":
+        return theta.abs().argsort(descending=True)[:k]
+    positions = [*range(size - 1, size - 1 - k, -1), *range(k)]
+    return torch.tensor(list(dict.fromkeys(positions)), dtype=torch.long)
+
+
+def _gram(P: Tensor, W: Tensor) -> Tensor:
+    """Return the symmetric part of P Wᵀ in float64, on the host."""
+    product = (P.double() @ W.double().T).cpu()
+    return (product + product.T) / 2
+
+
+def _orthonormal_rows(W: Tensor, eps: float, scale: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Factor rows W = Rᵀ·fresh with orthonormal `fresh` (g, n), dropping what is only rounding.
+
+    Returns:
+        The fresh rows and R (g, b), the coefficients of each given row on them.
+    """
+    fresh: list[Tensor] = []
+    R = W.new_zeros(W.shape[0], W.shape[0])
+    floor = 10 * eps * scale
+    for i, row in enumerate(W):
+        for _ in range(2):
+            for g, basis in enumerate(fresh):
+                c = basis @ row
+                row = row - c * basis
+                R[g, i] += c
+        norm = row.double().norm()
+        if norm > floor and norm > 0:
+            R[len(fresh), i] = norm.to(R)
+            fresh.append(row / norm.to(row))
+    stacked = torch.stack(fresh) if fresh else W.new_empty(0, W.shape[1])
+    return stacked, R[: len(fresh)]

@@ -1,0 +1,195 @@
+"""The methods behind `trace`: Hutchinson, Hutch++ and XTrace.
+
+Letters: A the operator (n × n), symmetric or not; v, ω probes with E[v vᵀ] = I; m their number;
+Q (n, r) an orthonormal basis of a sketch of A's range; G = AQ.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import require_choice, require_count
+from eigenscape.linalg._products import BATCH, Moments, multiply
+from eigenscape.linalg._xtrace import new_directions, xtrace_from_products
+from eigenscape.linalg.probes import KINDS, draw_probes
+from eigenscape.linalg.progress import Ticker
+from eigenscape.linear_operator import LinearOperator
+
+# Before this many probes a standard error is itself too uncertain to end a run on.
+MIN_PROBES = 10
+
+# Directions of a sketch below this many roundings of its longest column are rounding themselves.
+_FLOOR = 16
+
+
+@dataclass(frozen=True)
+class Hutchinson:
+    """The mean of vᵀAv over random probes: any operator, error ∝ ‖A‖_F/√m.
+
+    Attributes:
+        kind: The probes: "rademacher" (least variance), "gaussian" or "sphere".
+        batch: Probes multiplied at a time; a tolerance is looked at once per batch.
+
+    References:
+        Hutchinson, "A stochastic estimator of the trace of the influence matrix", 1990.
+    """
+
+    kind: str = "rademacher"
+    batch: int = BATCH
+    min_products: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        require_choice(self.kind, KINDS, "Hutchinson(kind=...)")
+        require_count(self.batch, "Hutchinson(batch=...)")
+
+
+@dataclass(frozen=True)
+class HutchPlusPlus:
+    """A third of the budget finds the range, a third its trace, a third probes what remains.
+
+    Use it where few eigenvalues carry the trace; the error falls like 1/m for semi-definite A.
+    Memory: as many float64 vectors as products.
+
+    Attributes:
+        batch: Columns multiplied at a time; a tolerance is looked at once per batch.
+
+    References:
+        Meyer, Musco, Musco, Woodruff, "Hutch++: optimal stochastic trace estimation", 2021.
+    """
+
+    batch: int = BATCH
+    min_products: ClassVar[int] = 6
+
+    def __post_init__(self) -> None:
+        require_count(self.batch, "HutchPlusPlus(batch=...)")
+
+
+@dataclass(frozen=True)
+class XTrace:
+    """Every probe serves both to find the range and, left out of it, to probe what remains.
+
+    Use it where the spectrum decays; it then needs the fewest products of the three. The probes are
+    spherical and the remainders normalised. Memory: two float64 vectors
+    for each product.
+
+    Attributes:
+        batch: Columns multiplied at a time; a tolerance is looked at once per batch.
+
+    References:
+        Epperly, Tropp, Webber, "XTrace: making the most of every sample in stochastic trace
+        estimation", SIAM J. Matrix Anal. Appl. 45(1), 2024. Its error estimate takes the
+        leave-one-out estimates for independent; the one here adds their covariance.
+    """
+
+    batch: int = BATCH
+    min_products: ClassVar[int] = 6
+
+    def __post_init__(self) -> None:
+        require_count(self.batch, "XTrace(batch=...)")
+
+
+TraceMethod: TypeAlias = Hutchinson | HutchPlusPlus | XTrace
+
+
+@dataclass(frozen=True)
+class Goal:
+    """When a run may end before its budget: a relative standard error, or None for never."""
+
+    tolerance: float | None
+
+    def reached(self, value: float, stderr: float, num_probes: int) -> bool:
+        """Say whether the standard error is small enough and rests on enough probes."""
+        if self.tolerance is None or num_probes < MIN_PROBES:
+            return False
+        return stderr <= self.tolerance * abs(value)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A method's answer: value, standard error, probes, products."""
+
+    value: float
+    stderr: float
+    num_probes: int
+    num_products: int
+
+
+def run_hutchinson(
+    operator: LinearOperator, method: Hutchinson, budget: int, seed: int, goal: Goal, ticker: Ticker
+) -> Estimate:
+    moments = Moments()
+    while moments.count < budget:
+        size = min(method.batch, budget - moments.count)
+        V = draw_probes(operator, size, seed=seed, kind=method.kind, first=moments.count)
+        moments.add((V * multiply(operator, V, "trace", batch=method.batch)).sum(0))
+        ticker.tick(moments.count)
+        if goal.reached(float(moments.mean), float(moments.stderr), moments.count):
+            break
+    return Estimate(float(moments.mean), float(moments.stderr), moments.count, moments.count)
+
+
+def run_hutch_plus_plus(
+    operator: LinearOperator,
+    method: HutchPlusPlus,
+    budget: int,
+    seed: int,
+    goal: Goal,
+    ticker: Ticker,
+) -> Estimate:
+    sketched = budget // 3
+    Y = multiply(operator, draw_probes(operator, sketched, seed=seed), "trace", batch=method.batch)
+    ticker.tick(sketched)
+    none = Y.new_zeros(Y.shape[0], 0)
+    # The basis is rounded to the operator's dtype at once, so that what is projected out of the
+    # probes is what was multiplied.
+    Q = new_directions(none, Y, _floor(operator, Y)).to(operator.dtype).to(torch.float64)
+    inside = float((Q * multiply(operator, Q, "trace", batch=method.batch)).sum())
+    spent = sketched + Q.shape[1]
+    ticker.tick(spent)
+    moments = Moments()
+    value, stderr = inside, 0.0
+    # A sketch of lower rank costs fewer products than planned; they go to the probes.
+    while spent < budget:
+        size = min(method.batch, budget - spent)
+        V = draw_probes(operator, size, seed=seed, first=sketched + moments.count)
+        Z = V - Q @ (Q.T @ V.to(torch.float64))
+        moments.add((Z * multiply(operator, Z, "trace", batch=method.batch)).sum(0))
+        spent += size
+        ticker.tick(spent)
+        # Given the sketch, the part inside is exact: all error is that of the probes.
+        value, stderr = inside + float(moments.mean), float(moments.stderr)
+        if goal.reached(value, stderr, moments.count):
+            break
+    return Estimate(value, stderr, moments.count, spent)
+
+
+def run_xtrace(
+    operator: LinearOperator, method: XTrace, budget: int, seed: int, goal: Goal, ticker: Ticker
+) -> Estimate:
+    n, planned = operator.shape[0], budget // 2
+    Omega, Y, Q, G = (
+        torch.zeros(n, 0, dtype=torch.float64, device=operator.device) for _ in range(4)
+    )
+    value, stderr = 0.0, 0.0
+    while (m := Omega.shape[1]) < planned:
+        size = min(method.batch, planned - m)
+        V = draw_probes(operator, size, seed=seed, kind="sphere", first=m)
+        fresh = multiply(operator, V, "trace", batch=method.batch)
+        Omega, Y = torch.cat([Omega, V.to(torch.float64)], 1), torch.cat([Y, fresh], 1)
+        added = new_directions(Q, fresh, _floor(operator, Y)).to(operator.dtype).to(torch.float64)
+        Q = torch.cat([Q, added], 1)
+        G = torch.cat([G, multiply(operator, added, "trace", batch=method.batch)], 1)
+        ticker.tick(Omega.shape[1] + Q.shape[1])
+        m += size
+        # The estimate costs no product but O(n m²) arithmetic: made when someone looks at it.
+        if m == planned or (goal.tolerance is not None and m >= MIN_PROBES):
+            value, stderr = xtrace_from_products(Omega, Y, Q, G)
+            if goal.reached(value, stderr, m):
+                break
+    return Estimate(value, stderr, Omega.shape[1], Omega.shape[1] + Q.shape[1])
+
+
+def _floor(operator: LinearOperator, Y: Tensor) -> float:
+    return float(_FLOOR * torch.finfo(operator.dtype).eps * Y.norm(dim=0).max())

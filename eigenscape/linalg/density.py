@@ -1,0 +1,368 @@
+"""Spectral densities by stochastic Lanczos quadrature, with an error band.
+
+Letters: A the operator (n, n); p probes, m Lanczos steps each; θ nodes and ω weights (p, m) of the
+quadrature; σ the kernel's width; r outliers deflated first. A random unit vector v in the
+complement of the outliers has E[vᵀ δ(t − A) v] = (1/(n−r)) Σ δ(t − λ_i), and its quadrature is
+exact for moments up to 2m − 1 (Lin, Saad, Yang 2016; Ubaru, Chen, Saad 2017; Papyan App. C). The
+spread between probes gives the standard error.
+"""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import (
+    InvalidArgumentError,
+    require_choice,
+    require_count,
+    require_positive,
+)
+from eigenscape.linalg._products import require_symmetric
+from eigenscape.linalg.lanczos import lanczos
+from eigenscape.linalg.records import Progress, ProgressCallback, Record, Status
+from eigenscape.linear_operator import LinearOperator
+
+SCALES = ("linear", "log")
+_BASIS_BYTES = 2 * 2**30
+
+
+class Pairs(Protocol):
+    """Anything with eigenvalues and eigenvectors, such as the result of `eigsh`."""
+
+    @property
+    def values(self) -> Tensor:
+        """Eigenvalues (r,)."""
+
+    @property
+    def vectors(self) -> Tensor:
+        """Orthonormal eigenvectors (n, r)."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How wide each node is drawn.
+
+    Attributes:
+        width: A width σ in units of the axis; None for the resolution of m steps, π/(2m) of the
+            half range (the width of a Jackson kernel of degree 2m).
+        kappa: Papyan's κ (Alg. 3): σ = 2 / ((m − 1) √(8 log κ)) of the half range.
+    """
+
+    width: float | None = None
+    kappa: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings that mean nothing."""
+        if self.width is not None and self.kappa is not None:
+            raise InvalidArgumentError("`Kernel` takes `width` or `kappa`; got both.")
+        if self.width is not None:
+            require_positive(self.width, "Kernel(width=...)")
+        if self.kappa is not None and not self.kappa > 1.0:
+            raise InvalidArgumentError(f"`Kernel(kappa=...)` must exceed 1; got {self.kappa}.")
+
+    def sigma(self, half_range: float, m: int) -> float:
+        """Return σ for an axis of the given half range and m steps."""
+        if self.width is not None:
+            return self.width
+        if self.kappa is not None:
+            return half_range * 2.0 / (max(m - 1, 1) * math.sqrt(8.0 * math.log(self.kappa)))
+        return half_range * math.pi / (2.0 * m)
+
+
+@dataclass(frozen=True, eq=False)
+class SpectralDensity(Record):
+    """The density of an operator's eigenvalues, or of their logarithms.
+
+    It integrates to 1 over the axis together with the spikes, which carry 1/n each.
+
+    Attributes:
+        grid: Points t of the axis (K,): λ, or log(|λ| + ε) where `scale` is "log".
+        density: The smoothed density at the grid, without spikes (K,).
+        stderr: Its standard error (K,), from the spread between probes; NaN for a single probe.
+        nodes: Quadrature nodes (p, m), always eigenvalue estimates, never logarithms.
+        weights: Their weights (p, m); each row adds up to 1.
+        spikes: Exact outliers (r,) that were deflated first.
+        size: The operator's size n.
+        sigma: The kernel's width.
+        scale: "linear" or "log".
+        epsilon: The ε of the logarithm.
+        edges: Bounds of the spectrum without spikes, as Lanczos saw it (residuals included).
+    """
+
+    grid: Tensor
+    density: Tensor
+    stderr: Tensor
+    nodes: Tensor
+    weights: Tensor
+    spikes: Tensor
+    size: int
+    sigma: float
+    scale: str
+    epsilon: float
+    edges: tuple[float, float]
+
+    def count(self, low: float, high: float) -> tuple[float, float]:
+        """Estimate how many eigenvalues lie in (low, high], with the standard error.
+
+        Spikes are counted exactly. The bulk's part is only as sharp as the nodes: read it for
+        intervals that are wide against their spacing.
+
+        Args:
+            low: Lower end, not included.
+            high: Upper end, included.
+
+        Returns:
+            The estimate and its standard error.
+        """
+        inside = (self.nodes > low) & (self.nodes <= high)
+        shares = (self.weights * inside).sum(1) * (self.size - self.spikes.numel())
+        exact = int(((self.spikes > low) & (self.spikes <= high)).sum())
+        return exact + shares.mean().item(), _stderr(shares).item()
+
+    def moment(self, power: int) -> tuple[float, float]:
+        """Estimate (1/n) Σ λ_i^power with its standard error; unbiased for power ≤ 2m − 1.
+
+        Args:
+            power: The power.
+
+        Returns:
+            The estimate and its standard error.
+        """
+        share = 1.0 - self.spikes.numel() / self.size
+        values = (self.weights * self.nodes**power).sum(1) * share
+        exact = (self.spikes.double() ** power).sum().item() / self.size
+        return exact + values.mean().item(), _stderr(values).item()
+
+    def integral(self) -> float:
+        """Return the area under the density plus the spikes' mass; 1 to the grid's accuracy."""
+        return torch.trapezoid(self.density, self.grid).item() + self.spikes.numel() / self.size
+
+    def evaluate(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return density and standard error at other points of the axis.
+
+        Args:
+            points: Where, (K,).
+
+        Returns:
+            Both (K,).
+        """
+        share = 1.0 - self.spikes.numel() / self.size
+        nodes = _axis(self.nodes, self.scale, self.epsilon)
+        return _smoothed(points.double(), nodes, self.weights, self.sigma, share)
+
+
+def spectral_density(
+    operator: LinearOperator,
+    *,
+    num_steps: int = 100,
+    num_probes: int = 8,
+    outliers: Pairs | None = None,
+    kernel: Kernel | None = None,
+    scale: str = "linear",
+    epsilon: float | None = None,
+    num_points: int = 1024,
+    margin: float = 0.05,
+    reorthogonalise: bool = True,
+    seed: int = 0,
+    memory_budget: int = _BASIS_BYTES,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: ProgressCallback | None = None,
+) -> SpectralDensity:
+    """Estimate the density of the eigenvalues of a symmetric operator.
+
+    Cost: `num_steps · num_probes` products. Memory: the bases of as many probes as `memory_budget`
+    holds at a time (at least one).
+
+    Args:
+        operator: Symmetric operator A.
+        num_steps: Lanczos steps m per probe; the resolution is the range over about m.
+        num_probes: Random probes p; the band shrinks like 1/√p.
+        outliers: Eigenpairs to take out first and put back as exact spikes, e.g. from `eigsh`. They
+            sharpen the bulk, whose resolution is a share of the range that is left.
+        kernel: Width of the kernel; by default the resolution of m steps.
+        scale: "linear" for λ, "log" for log(|λ| + ε), the natural logarithm.
+        epsilon: ε; by default the operator's rounding unit times its largest |λ|.
+        num_points: Grid points.
+        margin: Share of the range added at either end of the grid.
+        reorthogonalise: As in `lanczos`.
+        seed: Fixes the probes.
+        memory_budget: Bytes for Lanczos bases.
+        checkpoint: Folder to save to and to resume from; a resumed run gives the same bits.
+        progress: Called after each step.
+
+    Returns:
+        The density with its band, its raw nodes and weights, and the spikes.
+
+    Raises:
+        EigenscapeError: One of its kinds, for arguments that do not fit or products that are not
+            finite.
+
+    Example:
+        >>> from eigenscape.operators import Dense
+        >>> A = Dense(torch.diag(torch.linspace(0.0, 1.0, 101, dtype=torch.float64)))
+        >>> rho = spectral_density(A, num_steps=20, num_probes=4)
+        >>> round(rho.integral(), 3)
+        1.0
+    """
+    require_symmetric(operator, "spectral_density(operator)")
+    require_count(num_probes, "spectral_density(num_probes=...)")
+    require_choice(scale, SCALES, "spectral_density(scale=...)")
+    require_count(num_points, "spectral_density(num_points=...)", at_least=2)
+    n = operator.space.size
+    Q = _left_out(operator, outliers)
+    spikes = torch.zeros(0) if outliers is None else outliers.values.detach().cpu()
+    nodes, weights, edges, products = _all_probes(
+        operator,
+        min(require_count(num_steps, "spectral_density(num_steps=...)"), n),
+        num_probes,
+        Q,
+        reorthogonalise,
+        seed,
+        memory_budget,
+        checkpoint,
+        progress,
+    )
+    largest = max(abs(edges[0]), abs(edges[1]), torch.finfo(torch.float64).tiny)
+    if epsilon is None:
+        epsilon = torch.finfo(operator.dtype).eps * largest
+    require_positive(epsilon, "spectral_density(epsilon=...)")
+    axis_nodes = _axis(nodes, scale, epsilon)
+    low, high = _axis_range(edges, axis_nodes, weights, scale, epsilon)
+    # A spectrum of one point still needs an axis with room to draw it.
+    half = max((high - low) / 2, 1e-6 * max(abs(low), abs(high)), 1e-300)
+    sigma = (kernel or Kernel()).sigma(half * (1 + 2 * margin), nodes.shape[1])
+    pad = 2 * half * margin + 4 * sigma  # room for the tails of the outermost kernels
+    grid = torch.linspace(low - pad, high + pad, num_points, dtype=torch.float64)
+    density, stderr = _smoothed(grid, axis_nodes, weights, sigma, 1.0 - spikes.numel() / n)
+    return SpectralDensity(
+        status=Status(True, f"{num_probes} probes of {nodes.shape[1]} steps."),
+        num_products=products,
+        seed=seed,
+        grid=grid,
+        density=density,
+        stderr=stderr,
+        nodes=nodes,
+        weights=weights,
+        spikes=spikes.double(),
+        size=n,
+        sigma=sigma,
+        scale=scale,
+        epsilon=epsilon,
+        edges=edges,
+    )
+
+
+def _all_probes(
+    operator: LinearOperator,
+    m: int,
+    num_probes: int,
+    Q: Tensor | None,
+    reorthogonalise: bool,
+    seed: int,
+    memory_budget: int,
+    checkpoint: str | os.PathLike[str] | None,
+    progress: ProgressCallback | None,
+) -> tuple[Tensor, Tensor, tuple[float, float], int]:
+    """Run Lanczos for groups of probes that fit the memory; return nodes, weights, edges, cost."""
+    vectors = m + 3 if reorthogonalise else 4
+    one = vectors * operator.space.size * operator.dtype.itemsize
+    group = max(1, min(num_probes, memory_budget // max(one, 1)))
+    nodes, weights, low, high, products = [], [], math.inf, -math.inf, 0
+    for first in range(0, num_probes, group):
+        count = min(group, num_probes - first)
+        run = lanczos(
+            operator,
+            num_steps=m,
+            num_probes=count,
+            leave_out=Q,
+            reorthogonalise=reorthogonalise,
+            seed=seed,
+            first_probe=first,
+            checkpoint=None if checkpoint is None else Path(checkpoint) / f"probes-{first:04d}",
+            progress=_overall(progress, first, count, num_probes, m),
+        )
+        theta, omega = run.quadrature()
+        _, residuals = run.ritz()
+        # Nodes of an exhausted Krylov space carry no weight and say nothing about the spectrum.
+        seen = omega > 1e-14
+        low = min(low, (theta - residuals)[seen].min().item())
+        high = max(high, (theta + residuals)[seen].max().item())
+        nodes.append(theta)
+        weights.append(omega)
+        products += run.num_products
+    return torch.cat(nodes), torch.cat(weights), (low, high), products
+
+
+def _overall(
+    progress: ProgressCallback | None, first: int, count: int, total: int, m: int
+) -> ProgressCallback | None:
+    """Turn the progress of one group into that of all probes, counted in products."""
+    if progress is None:
+        return None
+
+    def report(step: Progress) -> None:
+        done = first * m + step.done * count
+        rate = step.seconds / max(step.done * count, 1)
+        left = None if step.seconds_left is None else rate * (total * m - done)
+        progress(Progress("spectral density", done, total * m, step.seconds, left))
+
+    return report
+
+
+def _left_out(operator: LinearOperator, outliers: Pairs | None) -> Tensor | None:
+    if outliers is None or outliers.values.numel() == 0:
+        return None
+    if outliers.vectors.shape != (operator.space.size, outliers.values.numel()):
+        raise InvalidArgumentError(
+            f"`spectral_density(outliers=...)` needs vectors ({operator.space.size}, r), one per "
+            f"value; got {tuple(outliers.vectors.shape)} for {outliers.values.numel()} values."
+        )
+    if outliers.values.numel() >= operator.space.size:
+        raise InvalidArgumentError(
+            "`spectral_density(outliers=...)` leaves nothing to estimate: all "
+            f"{operator.space.size} eigenvalues are given."
+        )
+    Q: Tensor = torch.linalg.qr(outliers.vectors.double())[0]
+    return Q.to(operator.device, operator.dtype)
+
+
+def _axis(eigenvalues: Tensor, scale: str, epsilon: float) -> Tensor:
+    return eigenvalues if scale == "linear" else (eigenvalues.abs() + epsilon).log()
+
+
+def _axis_range(
+    edges: tuple[float, float], nodes: Tensor, weights: Tensor, scale: str, epsilon: float
+) -> tuple[float, float]:
+    """Return the range of the axis that carries mass."""
+    if scale == "linear":
+        return edges
+    top = math.log(max(abs(edges[0]), abs(edges[1])) + epsilon)
+    # The spectrum may reach down to 0; below log ε there is nothing.
+    return max(nodes[weights > 1e-14].min().item(), math.log(epsilon)), top
+
+
+def _smoothed(
+    points: Tensor, nodes: Tensor, weights: Tensor, sigma: float, share: float
+) -> tuple[Tensor, Tensor]:
+    """Return the Gaussian-smoothed density and its standard error at points (K,)."""
+    per_probe = torch.stack(
+        [
+            torch.exp(-0.5 * ((points[:, None] - theta) / sigma) ** 2) @ omega
+            for theta, omega in zip(nodes, weights, strict=True)
+        ]
+    )
+    per_probe *= share / (sigma * math.sqrt(2 * math.pi))
+    return per_probe.mean(0), _stderr(per_probe)
+
+
+def _stderr(samples: Tensor) -> Tensor:
+    """Return the standard error of the mean over dimension 0; NaN for one sample."""
+    p = samples.shape[0]
+    if p < 2:
+        return torch.full(samples.shape[1:], float("nan"), dtype=samples.dtype)
+    return samples.std(0) / math.sqrt(p)

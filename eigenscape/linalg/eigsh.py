@@ -1,0 +1,201 @@
+"""Extreme eigenpairs of a symmetric operator by thick-restart Lanczos, with certificates.
+
+A single starting vector sees only one direction of a repeated eigenvalue. So after convergence a
+random vector joins the frontier, and the run ends only if it brings no eigenvalue that was missed.
+"""
+
+import dataclasses
+import os
+
+from torch import Tensor
+
+from eigenscape.errors import (
+    ShapeError,
+    require_choice,
+    require_count,
+    require_positive,
+)
+from eigenscape.linalg._products import require_symmetric
+from eigenscape.linalg._thick_restart import ThickRestart
+from eigenscape.linalg.checkpoint import Checkpoint, crc
+from eigenscape.linalg.pairs import WHICH, EigenPairs, certify
+from eigenscape.linalg.probes import draw_probes
+from eigenscape.linalg.progress import Ticker
+from eigenscape.linalg.records import ProgressCallback, Status
+from eigenscape.linear_operator import LinearOperator
+
+_BASIS_BYTES = 8 * 2**30
+_SMALL = 1024  # up to this size the basis may span the whole space
+_TINY = 64  # up to this size it does
+
+
+def eigsh(
+    operator: LinearOperator,
+    *,
+    num_pairs: int = 6,
+    which: str = "largest",
+    tolerance: float = 1e-6,
+    max_products: int | None = None,
+    block_size: int = 1,
+    max_basis: int | None = None,
+    start: Tensor | None = None,
+    num_check: int = 4,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: ProgressCallback | None = None,
+) -> EigenPairs:
+    """Find the eigenpairs at either or both ends of the spectrum.
+
+    Cost: usually 2 to 4 products per pair for separated eigenvalues, more for clusters; then
+    `num_check` products that look for missed copies and one per returned pair for its certificate.
+    Memory: `max_basis` vectors.
+
+    Args:
+        operator: Symmetric operator A.
+        num_pairs: How many pairs k.
+        which: "largest" or "smallest" (by sign), "magnitude", or "both": k from each end.
+        tolerance: Asked of ‖Av − λv‖ / |λ|; for λ near zero, rounding of ‖A‖ is enough.
+        max_products: Products to spend at most; the status says if they were not enough.
+        block_size: Vectors multiplied per step. More than 1 shares passes over the data and
+            resolves clusters, at more products.
+        max_basis: Vectors to keep before a restart.
+        start: Vectors (n,) or (n, q) to start from, e.g. those of a nearby operator.
+        num_check: Products spent on looking for copies that were missed; 0 for none.
+        seed: Fixes the starting vectors.
+        checkpoint: Folder to save to at every restart, and to resume from.
+        progress: Called after each step.
+
+    Returns:
+        The pairs with a residual each from a real product.
+
+    Raises:
+        EigenscapeError: One of its kinds, for arguments that do not fit or products that are not
+            finite.
+
+    Example:
+        >>> from eigenscape.operators import Dense
+        >>> A = Dense(torch.diag(torch.arange(1.0, 51.0, dtype=torch.float64)))
+        >>> eigsh(A, num_pairs=2, which="both").values.round(decimals=8).tolist()
+        [50.0, 49.0, 2.0, 1.0]
+    """
+    require_symmetric(operator, "eigsh(operator)")
+    n = operator.space.size
+    require_choice(which, WHICH, "eigsh(which=...)")
+    most = n // 2 if which == "both" and n > 1 else n
+    k = require_count(num_pairs, "eigsh(num_pairs=...)", at_most=most)
+    require_positive(tolerance, "eigsh(tolerance=...)")
+    b = min(require_count(block_size, "eigsh(block_size=...)"), n)
+    if require_count(num_check, "eigsh(num_check=...)", at_least=0) and n <= _TINY:
+        num_check = n  # go through the whole space: certain, and no more than n products
+    wanted = 2 * k if which == "both" else k
+    limit = 100 * wanted + 500 if max_products is None else max_products
+    require_count(limit, "eigsh(max_products=...)", at_least=wanted)
+    capacity = _capacity(operator, wanted, b, max_basis)
+    solver = ThickRestart(operator, k, which, tolerance, capacity, b, seed)
+    solver.begin(_starting_rows(operator, start, b, seed))
+    saved = None
+    if checkpoint is not None:
+        key = {
+            "what": "eigsh",
+            "size": n,
+            "dtype": str(operator.dtype),
+            "num_pairs": k,
+            "which": which,
+            "capacity": capacity,
+            "block_size": b,
+            "start": crc(solver.F),
+        }
+        saved = Checkpoint(checkpoint, key)
+        for piece in saved.load()[-1:]:
+            solver.restore(piece)
+    ticker = Ticker(progress, "eigsh", limit, first=solver.num_products)
+    _iterate(solver, limit, num_check, saved, ticker)
+    solver.refresh()
+    pairs = certify(
+        operator,
+        solver.wanted_vectors(),
+        which=which,
+        tolerance=tolerance,
+        norm=solver.norm,
+        num_products=solver.num_products,
+        seed=seed,
+    )
+    pairs = dataclasses.replace(pairs, status=_status(pairs, solver, limit))
+    pairs.status.warn()
+    return pairs
+
+
+def _status(pairs: EigenPairs, solver: ThickRestart, limit: int) -> Status:
+    """Say what kept pairs from their tolerance: too few products, or products too rough."""
+    if pairs.status:
+        return pairs.status
+    worst = f"the largest residual is {float(pairs.residuals.max()):.1e}"
+    if solver.has_converged():
+        return Status(
+            False,
+            f"The iteration converged, but {worst} in real products: their own rounding is that "
+            "large (or the operator is random). Use a float64 model, or a larger `tolerance`.",
+        )
+    return Status(
+        False,
+        f"Not converged after {solver.num_products} products, {worst}. Raise `max_products` (now "
+        f"{limit}) or `max_basis`, or accept a larger `tolerance`.",
+    )
+
+
+def _iterate(
+    solver: ThickRestart, limit: int, num_check: int, saved: Checkpoint | None, ticker: Ticker
+) -> None:
+    """Step until the wanted pairs have converged and a random look found no other."""
+    checking: int | None = None  # products left of the current look, None while converging
+    seen = None
+    while solver.num_products < limit:
+        if checking is None and solver.has_converged():
+            if num_check == 0:
+                return
+            # Where no further vector fits, what is left of the frontier is multiplied.
+            checking = num_check if solver.add_random() else solver.F.shape[0]
+            seen = solver.wanted_values()
+        if solver.F.shape[0] == 0 and not solver.add_random():
+            return  # the basis spans the whole space
+        if checking == 0:
+            solver.refresh()
+            if solver.has_converged() and solver.same_values(seen):
+                return
+            checking = None  # something new turned up: converge again, then look again
+            continue
+        solver.step(probing=checking is not None)
+        if checking is not None:
+            checking -= 1
+        if solver.is_full():
+            solver.restart()
+            if saved is not None and checking is None:
+                saved.replace(solver.piece())
+        ticker.tick(solver.num_products)
+
+
+def _starting_rows(operator: LinearOperator, start: Tensor | None, b: int, seed: int) -> Tensor:
+    if start is None:
+        return draw_probes(operator, b, seed=seed, kind="gaussian").T
+    n = operator.space.size
+    columns = start[:, None] if start.ndim == 1 else start
+    if columns.ndim != 2 or columns.shape[0] != n or not 0 < columns.shape[1] <= n:
+        raise ShapeError(
+            f"`eigsh(start=...)` needs shape ({n},) or ({n}, q) with q from 1 to {n}; got "
+            f"{tuple(start.shape)}."
+        )
+    return columns.to(operator.device, operator.dtype).T
+
+
+def _capacity(operator: LinearOperator, wanted: int, b: int, given: int | None) -> int:
+    """Return how many vectors to keep before a restart."""
+    n = operator.space.size
+    least = min(n, wanted + 2 * b + 2)
+    if given is not None:
+        require_count(given, "eigsh(max_basis=...)", at_least=least)
+        return min(given, n)
+    if n <= _SMALL:  # the whole space is cheap, and then hard ends of a spectrum are easy
+        return n
+    roomy = max(4 * wanted + 40, 2 * wanted + 8 * b)
+    affordable = _BASIS_BYTES // max(1, n * operator.dtype.itemsize)
+    return min(n, max(least, min(roomy, affordable)))

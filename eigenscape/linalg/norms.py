@@ -1,0 +1,310 @@
+"""Estimate Frobenius norms of an operator and of all pairs of its blocks, with standard errors.
+
+Letters: A the operator (m × n); v a Rademacher probe, so E‖Av‖² = ‖A‖_F²; A_ab the block of rows a
+and columns b; v^(b) the probe with all entries outside b set to 0; q = ‖(A v^(b))_a‖², with mean
+‖A_ab‖_F². A norm is √q̄, and by the delta method its standard error is that of q̄ over 2√q̄.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import require_count, require_positive
+from eigenscape.linalg._blocks import BlockRun, mirror
+from eigenscape.linalg._products import (
+    BATCH,
+    Moments,
+    multiply,
+    require_partition,
+    require_seed,
+    unit_columns,
+)
+from eigenscape.linalg.eigsh import eigsh
+from eigenscape.linalg.probes import draw_probes
+from eigenscape.linalg.progress import Ticker
+from eigenscape.linalg.records import ProgressCallback, Record, Status
+from eigenscape.linear_operator import LinearOperator, require_operator
+from eigenscape.partition import Partition
+
+# Before this many probes a standard error is itself too uncertain to end a run on.
+_MIN_PROBES = 10
+
+
+@dataclass(frozen=True, eq=False)
+class NormEstimate(Record):
+    """An estimate of a norm.
+
+    Attributes:
+        value: The estimate.
+        stderr: Its standard error; 0 where it is exact.
+        num_probes: Random probes it rests on; 0 where it is exact.
+    """
+
+    value: float
+    stderr: float
+    num_probes: int
+
+
+@dataclass(frozen=True, eq=False)
+class BlockNorms(Record):
+    """Frobenius norms of all pairs of blocks.
+
+    Attributes:
+        values: The norms (B_r, B_c), float64.
+        stderr: Their standard errors (B_r, B_c); 0 where exact.
+        row_names: Names of the row blocks.
+        column_names: Names of the column blocks.
+        num_probes: Random probes for the blocks that are not exact.
+    """
+
+    values: Tensor
+    stderr: Tensor
+    row_names: tuple[str, ...]
+    column_names: tuple[str, ...]
+    num_probes: int
+
+
+@dataclass(frozen=True, eq=False)
+class SpectralNorm(Record):
+    """The largest singular value, found by iteration.
+
+    Attributes:
+        value: The norm; a singular value lies within `residual` of it, so the true norm is at least
+            `value − residual`.
+        residual: The certificate, from a real product.
+    """
+
+    value: float
+    residual: float
+
+
+def spectral_norm(
+    operator: LinearOperator,
+    *,
+    tolerance: float = 1e-6,
+    max_products: int | None = None,
+    seed: int = 0,
+    progress: ProgressCallback | None = None,
+) -> SpectralNorm:
+    """Find ‖A‖₂, the largest singular value; for symmetric A the largest |λ|.
+
+    Cost: about 10 to 50 products; twice as many (A and Aᵀ) where A is not symmetric.
+
+    Args:
+        operator: Operator A, rectangular ones too.
+        tolerance: Asked of the relative residual.
+        max_products: Products to spend at most.
+        seed: Fixes the starting vector.
+        progress: Called after each step.
+
+    Returns:
+        The norm with its certificate.
+
+    Example:
+        >>> from eigenscape.operators import Dense
+        >>> A = Dense(torch.tensor([[3.0, 0.0], [0.0, -4.0]], dtype=torch.float64))
+        >>> round(spectral_norm(A).value, 10)
+        4.0
+    """
+    require_operator(operator, "spectral_norm(operator)")
+    symmetric = operator.is_symmetric
+    pairs = eigsh(
+        operator if symmetric else operator.gram(),
+        num_pairs=1,
+        which="magnitude",
+        tolerance=tolerance,
+        max_products=None if max_products is None else max_products // (1 if symmetric else 2),
+        seed=seed,
+        progress=progress,
+    )
+    value, residual = abs(float(pairs.values[0])), float(pairs.residuals[0])
+    if not symmetric:
+        # An eigenvalue of AᵀA within r of σ² is a singular value within √(σ² + r) − σ of σ.
+        square, value = value, math.sqrt(value)
+        residual = math.sqrt(square + residual) - value
+    cost = pairs.num_products * (1 if symmetric else 2)
+    return SpectralNorm(
+        status=pairs.status, num_products=cost, seed=seed, value=value, residual=residual
+    )
+
+
+def frobenius_norm(
+    operator: LinearOperator,
+    *,
+    num_products: int,
+    tolerance: float | None = None,
+    seed: int = 0,
+    batch: int = BATCH,
+    progress: ProgressCallback | None = None,
+) -> NormEstimate:
+    """Estimate the Frobenius norm of an operator of any shape.
+
+    From `num_products` = n (the number of columns) on, the answer is exact.
+
+    Cost: `num_products` products or, with a tolerance, as many as it takes up to that.
+
+    Args:
+        operator: Operator A (m × n).
+        num_products: Products to spend, 2 or more.
+        tolerance: Stop once the standard error is at most this fraction of the norm, after 10
+            probes or more. None spends the whole budget.
+        seed: Fixes the probes.
+        batch: Probes multiplied at a time.
+        progress: Called after each batch.
+
+    Returns:
+        The norm with its standard error. If a tolerance was given and not reached, its status says
+        so, and a `ConvergenceWarning` is issued.
+
+    Raises:
+        WrongTypeError: If the operator is none.
+        InvalidArgumentError: If a number is out of range.
+        NonFiniteError: If a product is NaN or infinite.
+
+    Example:
+        >>> from eigenscape.operators import Dense
+        >>> frobenius_norm(Dense(torch.tensor([[3.0], [4.0]])), num_products=1).value
+        5.0
+
+    References:
+        Hutchinson, "A stochastic estimator of the trace of the influence matrix", 1990: ‖A‖_F² is
+        the trace of AᵀA, which needs no product with Aᵀ.
+    """
+    require_operator(operator, "frobenius_norm(operator)")
+    n = operator.shape[1]
+    require_count(num_products, "frobenius_norm(num_products=...)", at_least=min(2, n))
+    require_count(batch, "frobenius_norm(batch=...)")
+    require_seed(seed, "frobenius_norm")
+    if tolerance is not None:
+        require_positive(tolerance, "frobenius_norm(tolerance=...)")
+    exact, total = num_products >= n, min(num_products, n)
+    ticker = Ticker(progress, "Frobenius norm", total)
+    moments, squares = Moments(), 0.0
+    for first in range(0, total, batch):
+        size = min(batch, total - first)
+        if exact:
+            V = unit_columns(operator, torch.arange(first, first + size))
+        else:
+            V = draw_probes(operator, size, seed=seed, first=first)
+        samples = multiply(operator, V, "frobenius_norm", batch=batch).square().sum(0)
+        squares += float(samples.sum())
+        moments.add(samples)
+        ticker.tick(first + size)
+        if tolerance is not None and not exact and _reached(moments, tolerance):
+            break
+    if exact:
+        status = Status(True, f"Exact: {num_products} products allow all {n} columns.")
+        return NormEstimate(status, n, seed, squares**0.5, 0.0, 0)
+    value, stderr = _roots(moments.mean, moments.stderr)
+    status = _status(moments, tolerance).warn()
+    return NormEstimate(status, moments.count, seed, float(value), float(stderr), moments.count)
+
+
+def block_norms(
+    operator: LinearOperator,
+    row_partition: Partition,
+    column_partition: Partition | None = None,
+    *,
+    num_probes: int,
+    seed: int = 0,
+    batch: int = BATCH,
+    progress: ProgressCallback | None = None,
+) -> BlockNorms:
+    """Estimate the Frobenius norms of all pairs of blocks from shared probes.
+
+    One product with a probe that is masked to column block b serves every row block. A column block
+    of no more entries than `num_probes` is multiplied out instead: that is exact and costs no more.
+    Where the operator is symmetric and both partitions are the same, A_ab and A_ba are two looks at
+    one norm: the exact one is taken if there is one, else their mean.
+
+    Cost: Σ_b min(`num_probes`, size of column block b) products.
+
+    Args:
+        operator: Operator A (m × n).
+        row_partition: Blocks of `operator.output_space`.
+        column_partition: Blocks of `operator.space`; the row partition if None.
+        num_probes: Probes for each column block, 2 or more.
+        seed: Fixes the probes.
+        batch: Columns multiplied at a time.
+        progress: Called as column blocks and probes are finished, in products.
+
+    Returns:
+        The norms with their standard errors.
+
+    Raises:
+        WrongTypeError: If an argument is of another kind.
+        ShapeError: If a partition divides another space.
+        InvalidArgumentError: If a number is out of range.
+        NonFiniteError: If a product is NaN or infinite.
+
+    Example:
+        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.space import ParamSpace
+        >>> space = ParamSpace({"a": (2,), "b": (1,)})
+        >>> matrix = torch.tensor([[2.0, 0.0, 3.0], [0.0, 0.0, 4.0], [3.0, 4.0, 1.0]])
+        >>> A = Dense(matrix, space=space)
+        >>> block_norms(A, Partition.by_tensor(space), num_probes=2).values.tolist()
+        [[2.0, 5.0], [5.0, 1.0]]
+    """
+    require_operator(operator, "block_norms(operator)")
+    columns = row_partition if column_partition is None else column_partition
+    require_partition(row_partition, operator.output_space, "block_norms(row_partition=...)")
+    require_partition(columns, operator.space, "block_norms(column_partition=...)")
+    require_count(num_probes, "block_norms(num_probes=...)", at_least=2)
+    require_count(batch, "block_norms(batch=...)")
+    require_seed(seed, "block_norms")
+    mirrored = operator.is_symmetric and (
+        [block.spans for block in row_partition] == [block.spans for block in columns]
+    )
+    run = BlockRun(operator, row_partition, columns, batch, seed)
+    ticker = Ticker(progress, "block norms", sum(min(num_probes, size) for size in columns.sizes))
+    exact = torch.tensor([size <= num_probes for size in columns.sizes], device=operator.device)
+    known = run.exact_columns(exact, ticker)
+    moments = Moments()
+    for number in range(num_probes if not bool(exact.all()) else 0):
+        squares = torch.where(exact, known, run.probe_columns(~exact, number, ticker))
+        moments.add(mirror(squares, exact)[..., None] if mirrored else squares[..., None])
+    if moments.count == 0:
+        moments.add(mirror(known, exact)[..., None] if mirrored else known[..., None])
+    values, stderr = _roots(moments.mean, moments.stderr)
+    is_exact = exact.expand(len(row_partition), -1)
+    is_exact = is_exact | exact[:, None] if mirrored else is_exact
+    stderr = torch.where(is_exact, 0.0, stderr)
+    status = Status(True, f"{int(is_exact.sum())} of {is_exact.numel()} norms are exact.")
+    return BlockNorms(
+        status,
+        run.spent,
+        seed,
+        values,
+        stderr,
+        row_partition.names,
+        columns.names,
+        0 if bool(exact.all()) else num_probes,
+    )
+
+
+def _roots(mean: Tensor, stderr: Tensor) -> tuple[Tensor, Tensor]:
+    """Return √mean and its standard error; both are 0 where all samples were."""
+    roots = mean.sqrt()
+    return roots, torch.where(mean > 0, stderr / (2 * roots), 0.0)
+
+
+def _reached(moments: Moments, tolerance: float) -> bool:
+    value, stderr = _roots(moments.mean, moments.stderr)
+    return moments.count >= _MIN_PROBES and bool(stderr <= tolerance * value)
+
+
+def _status(moments: Moments, tolerance: float | None) -> Status:
+    if tolerance is None:
+        return Status(True, f"Spent the budget of {moments.count} products.")
+    if _reached(moments, tolerance):
+        return Status(True, f"Reached the tolerance with {moments.count} products.")
+    value, stderr = _roots(moments.mean, moments.stderr)
+    return Status(
+        False,
+        f"The standard error {float(stderr):.2e} is above {tolerance:.1e} · {float(value):.4e} "
+        f"after {moments.count} products. Raise `tolerance=` or `num_products=`; the error falls "
+        "like 1/√products.",
+    )

@@ -1,0 +1,251 @@
+"""Eigenpairs with the residuals that certify them.
+
+Letters: A the symmetric operator (n × n); V, X (n, k) orthonormal columns; θ, λ Ritz values, our
+eigenvalues; r = ‖Av − λv‖. A has an eigenvalue in [λ − r, λ + r].
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import NonFiniteError, ShapeError, require_choice, require_positive
+from eigenscape.linalg._products import BATCH, multiply, require_seed, require_symmetric
+from eigenscape.linalg.records import Record, Status
+from eigenscape.linear_operator import LinearOperator
+
+WHICH = ("largest", "smallest", "both", "magnitude")
+
+_SHOWN = 10
+
+# A residual of this many roundings of ‖A‖ is as good as products in this dtype can be.
+_ROUNDINGS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class EigenPairs(Record):
+    """Eigenvalues and eigenvectors of a symmetric operator, each with its residual.
+
+    Attributes:
+        values: Eigenvalues (k,), float64, descending: by magnitude if `which` is "magnitude", else
+            with their signs.
+        vectors: Orthonormal eigenvectors (n, k) in the operator's dtype.
+        residuals: ‖Av − λv‖ (k,), float64, from real products.
+        which: Which pairs were asked for: "largest", "smallest", "both" (ends) or "magnitude".
+        tolerance: The residual asked for, as a fraction of |λ|; for λ near 0 the rounding of ‖A‖ is
+            enough.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    residuals: Tensor
+    which: str
+    tolerance: float
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return self.values.shape[0]
+
+    def intervals(self) -> Tensor:
+        """Return [λ − r, λ + r] (k, 2): the operator has an eigenvalue in each of them.
+
+        The bound is for exact arithmetic; products in float32 add their own rounding to it.
+
+        References:
+            Parlett, "The Symmetric Eigenvalue Problem", 1998, theorem 4.5.1.
+        """
+        return torch.stack([self.values - self.residuals, self.values + self.residuals], dim=1)
+
+    def __str__(self) -> str:
+        """Return a short table of values and residuals."""
+        rows = zip(self.values.tolist(), self.residuals.tolist(), strict=True)
+        lines = [f"{'':>4}  {'eigenvalue':>13}  {'residual':>9}"]
+        lines += [f"{i:>4}  {v:>13.6e}  {r:>9.1e}" for i, (v, r) in enumerate(rows) if i < _SHOWN]
+        if len(self) > _SHOWN:
+            lines.append(f"{'…':>4}  {len(self) - _SHOWN} more")
+        return "\n".join([*lines, str(self.status)])
+
+
+def certify(
+    operator: LinearOperator,
+    vectors: Tensor,
+    *,
+    which: str = "largest",
+    tolerance: float = 1e-6,
+    rotate: bool = True,
+    norm: float = 0.0,
+    num_products: int = 0,
+    seed: int = 0,
+    batch: int = BATCH,
+) -> EigenPairs:
+    """Turn approximate eigenvectors of any origin into pairs with residuals from real products.
+
+    Use it on vectors from a file, another tool or another data set: the residuals say how good they
+    are as eigenvectors of this operator.
+
+    Cost: k products.
+
+    Args:
+        operator: Symmetric operator A.
+        vectors: Approximate eigenvectors (n, k) or (n,); they need not be orthonormal.
+        which: What the pairs are meant to be; decides their order.
+        tolerance: The status is converged if no residual is above this fraction of its |λ|, or
+            above 64 roundings of ‖A‖.
+        rotate: Mix the vectors to the best pairs of their span (Rayleigh–Ritz). False keeps each
+            (orthonormalised) vector and gives its Rayleigh quotient.
+        norm: A lower bound of ‖A‖ where one is known, such as the largest |λ| met on the way; the
+            largest |λ| of these pairs is used if it is more.
+        num_products: Products already spent, which are added to the record.
+        seed: What fixed the random numbers behind the vectors, for the record.
+        batch: Columns multiplied at a time.
+
+    Returns:
+        The pairs. Their status says whether the tolerance holds; no warning is issued here.
+
+    Raises:
+        WrongTypeError: If the operator is none.
+        NotSymmetricError: If it is not symmetric.
+        ShapeError: If the vectors do not fit.
+        NonFiniteError: If a vector or a product is NaN or infinite.
+
+    Example:
+        >>> from eigenscape.operators import Dense
+        >>> A = Dense(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
+        >>> pairs = certify(A, torch.tensor([[1.0, 0.0], [5.0, 1.0]]))
+        >>> [round(value, 6) for value in pairs.values.tolist()]
+        [3.0, 1.0]
+    """
+    n = require_symmetric(operator, "certify(operator)")
+    require_choice(which, WHICH, "certify(which=...)")
+    require_positive(tolerance, "certify(tolerance=...)")
+    require_seed(seed, "certify")
+    V = require_vectors(vectors, n, "certify(vectors=...)")
+    X = orthonormal(V).to(operator.dtype).to(torch.float64)
+    AX = multiply(operator, X, "certify", batch=batch)
+    values, X, AX = ritz(X, AX, which) if rotate else _quotients(X, AX, which)
+    return make_pairs(
+        operator,
+        values,
+        X,
+        AX,
+        which=which,
+        tolerance=tolerance,
+        norm=norm,
+        num_products=num_products + X.shape[1],
+        seed=seed,
+    )
+
+
+def make_pairs(
+    operator: LinearOperator,
+    values: Tensor,
+    X: Tensor,
+    AX: Tensor,
+    *,
+    which: str,
+    tolerance: float,
+    num_products: int,
+    seed: int,
+    norm: float = 0.0,
+    advice: str = "Give more products or a larger tolerance.",
+) -> EigenPairs:
+    """Build the record from values, float64 vectors and their products. Cost: no product.
+
+    Args:
+        operator: Gives the dtype of the vectors.
+        values: Eigenvalues (k,), already in order.
+        X: Their vectors (n, k), float64.
+        AX: The products with them.
+        which: See `EigenPairs`.
+        tolerance: See `EigenPairs`.
+        num_products: Products spent.
+        seed: What fixed the random numbers.
+        norm: See `certify`.
+        advice: What to do if a residual is above the tolerance.
+
+    Returns:
+        The record; its status compares the residuals with the tolerance.
+    """
+    residuals = residual_norms(values, X, AX)
+    good = int((residuals <= residual_limits(values, tolerance, operator, norm)).sum())
+    text = f"{good} of {len(values)} residuals are within {tolerance:.1e} · |λ|"
+    if good == len(values):
+        status = Status(True, f"{text} after {num_products} products.")
+    else:
+        text += f", the largest is {float(residuals.max()):.1e}, after {num_products} products."
+        status = Status(False, f"{text} {advice}")
+    return EigenPairs(
+        status, num_products, seed, values, X.to(operator.dtype), residuals, which, tolerance
+    )
+
+
+def ritz(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the Ritz values of the span of X in order, with vectors and products turned alike."""
+    T = X.T @ AX
+    # Columns rounded to float32 are orthonormal to 1e-7 only, and would spoil the values to first
+    # order. XᵀX = LLᵀ turns the span's own problem into an ordinary one.
+    L = torch.linalg.cholesky(X.T @ X)
+    T = torch.linalg.solve_triangular(L, (T + T.T) / 2, upper=False)
+    T = torch.linalg.solve_triangular(L, T.T, upper=False)
+    values, S = torch.linalg.eigh((T + T.T) / 2)
+    order = descending(values, which)
+    S = torch.linalg.solve_triangular(L.T, S[:, order], upper=True)
+    return values[order], X @ S, AX @ S
+
+
+def _quotients(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor, Tensor]:
+    values = (X * AX).sum(0) / (X * X).sum(0)
+    order = descending(values, which)
+    return values[order], X[:, order], AX[:, order]
+
+
+def residual_norms(values: Tensor, X: Tensor, AX: Tensor) -> Tensor:
+    """Return ‖Ax − λx‖/‖x‖ for each column."""
+    relative: Tensor = (AX - X * values).norm(dim=0) / X.norm(dim=0)
+    return relative
+
+
+def residual_limits(
+    values: Tensor, tolerance: float, operator: LinearOperator, norm: float = 0.0
+) -> Tensor:
+    """Return the residual up to which each pair counts as converged."""
+    norm = max(norm, float(values.abs().max()))
+    rounding = _ROUNDINGS * torch.finfo(operator.dtype).eps * norm
+    return (tolerance * values.abs()).clamp_min(rounding)
+
+
+def descending(values: Tensor, which: str) -> Tensor:
+    """Return the order of the values: by sign and size, or by size alone for "magnitude"."""
+    order: Tensor = values.argsort(descending=True, stable=True)
+    if which == "magnitude":  # Of two with the same magnitude the positive one comes first.
+        order = order[values[order].abs().argsort(descending=True, stable=True)]
+    return order
+
+
+def orthonormal(V: Tensor) -> Tensor:
+    """Return orthonormal columns with the span of V (n, k), in float64."""
+    # Columns of very unequal length would lose the small ones to the rounding of the large ones. A
+    # second QR costs no product and leaves orthogonality at rounding whatever the first one met.
+    V = V.to(torch.float64)
+    V = V / V.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+    for _ in range(2):
+        V, _R = torch.linalg.qr(V)
+    return V
+
+
+def require_vectors(vectors: Tensor, n: int, call: str) -> Tensor:
+    """Return vectors as finite, non-zero columns (n, k ≤ n), else refuse."""
+    if not isinstance(vectors, Tensor) or vectors.ndim not in (1, 2) or vectors.shape[0] != n:
+        got = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
+        raise ShapeError(f"`{call}` must be a tensor ({n},) or ({n}, k); got {got}.")
+    V = vectors[:, None] if vectors.ndim == 1 else vectors
+    if not 1 <= V.shape[1] <= n:
+        raise ShapeError(
+            f"`{call}` must have 1 to {n} columns; got {V.shape[1]}. Drop the surplus: no more "
+            "than n vectors can be orthonormal."
+        )
+    if not bool(torch.isfinite(V).all()):
+        raise NonFiniteError(f"`{call}` must be finite; got NaN or infinity. Check its origin.")
+    if bool((V == 0).all(0).any()):
+        raise ShapeError(f"`{call}` must have no zero column; leave it out or draw it at random.")
+    return V

@@ -1,0 +1,268 @@
+"""Estimate the trace of an operator, or of all its diagonal blocks, from random probes.
+
+Letters: A the operator (n × n), symmetric or not; v a probe with E[v vᵀ] = I; A_bb, v_b the parts
+of block b.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import WrongTypeError, require_count, require_positive
+from eigenscape.linalg._products import (
+    BATCH,
+    Moments,
+    block_sums,
+    multiply,
+    require_partition,
+    require_seed,
+    require_square,
+    unit_columns,
+)
+from eigenscape.linalg._trace_methods import (
+    Estimate,
+    Goal,
+    Hutchinson,
+    HutchPlusPlus,
+    TraceMethod,
+    XTrace,
+    run_hutch_plus_plus,
+    run_hutchinson,
+    run_xtrace,
+)
+from eigenscape.linalg.probes import draw_probes
+from eigenscape.linalg.progress import Ticker
+from eigenscape.linalg.records import ProgressCallback, Record, Status
+from eigenscape.linear_operator import LinearOperator
+from eigenscape.partition import Partition
+
+__all__ = [
+    "BlockTraces",
+    "HutchPlusPlus",
+    "Hutchinson",
+    "TraceEstimate",
+    "TraceMethod",
+    "XTrace",
+    "block_traces",
+    "trace",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class TraceEstimate(Record):
+    """An estimate of a trace.
+
+    Attributes:
+        value: The estimate.
+        stderr: Its standard error; 0 where it is exact.
+        num_probes: Random probes it rests on; 0 where it is exact.
+        method: What made it: "Hutchinson", "HutchPlusPlus", "XTrace" or "exact".
+    """
+
+    value: float
+    stderr: float
+    num_probes: int
+    method: str
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTraces(Record):
+    """Estimates of the traces of diagonal blocks.
+
+    Attributes:
+        names: Names of the blocks.
+        values: The estimates (B,), float64.
+        stderr: Their standard errors (B,); 0 where exact. One probe serves all blocks, so
+            the errors are correlated.
+        num_probes: Random probes they rest on; 0 where they are exact.
+    """
+
+    names: tuple[str, ...]
+    values: Tensor
+    stderr: Tensor
+    num_probes: int
+
+
+def trace(
+    operator: LinearOperator,
+    *,
+    num_products: int,
+    method: TraceMethod = Hutchinson(),  # noqa: B008  (frozen)
+    tolerance: float | None = None,
+    seed: int = 0,
+    progress: ProgressCallback | None = None,
+) -> TraceEstimate:
+    """Estimate the trace of a square operator.
+
+    Use `Hutchinson()` for any operator, `XTrace()` or `HutchPlusPlus()` where few eigenvalues carry
+    the trace. From `num_products` = n on, the diagonal is multiplied out and the answer is exact.
+
+    Cost: `num_products` products or, with a tolerance, as many as it takes up to that.
+
+    Args:
+        operator: Square operator A, symmetric or not.
+        num_products: Products to spend; at least 2 (Hutchinson) or 6.
+        method: `Hutchinson()`, `HutchPlusPlus()` or `XTrace()`.
+        tolerance: Stop once the standard error is at most this fraction of |estimate|, after 10
+            probes or more. None spends the whole budget.
+        seed: Fixes the probes.
+        progress: Called after each batch, in products.
+
+    Returns:
+        The estimate with its standard error. If a tolerance was given and not reached, its status
+        says how many products it would take, and a `ConvergenceWarning` is issued.
+
+    Raises:
+        WrongTypeError: If the operator or the method is none.
+        ShapeError: If the operator is not square.
+        InvalidArgumentError: If a number is out of range.
+        NonFiniteError: If a product is NaN or infinite.
+
+    Example:
+        >>> from eigenscape.operators import Dense
+        >>> A = Dense(torch.diag(torch.tensor([1.0, 2.0, 3.0])))
+        >>> estimate = trace(A, num_products=2)  # Rademacher probes are exact for a diagonal
+        >>> estimate.value, estimate.stderr
+        (6.0, 0.0)
+
+    References:
+        See the three methods.
+    """
+    n = require_square(operator, "trace(operator)")
+    require_seed(seed, "trace")
+    if not isinstance(method, TraceMethod):
+        raise WrongTypeError(
+            "`trace(method=...)` must be Hutchinson(), HutchPlusPlus() or XTrace(); "
+            f"got {method!r}."
+        )
+    require_count(num_products, "trace(num_products=...)", at_least=min(method.min_products, n))
+    if tolerance is not None:
+        require_positive(tolerance, "trace(tolerance=...)")
+    ticker = Ticker(progress, "trace", min(num_products, n))
+    if num_products >= n:
+        value = _exact_diagonal_sum(operator, ticker)
+        status = Status(True, f"Exact: {num_products} products allow all {n} diagonal entries.")
+        return TraceEstimate(status, n, seed, value, 0.0, 0, "exact")
+
+    goal = Goal(tolerance)
+    if isinstance(method, Hutchinson):
+        found = run_hutchinson(operator, method, num_products, seed, goal, ticker)
+    elif isinstance(method, HutchPlusPlus):
+        found = run_hutch_plus_plus(operator, method, num_products, seed, goal, ticker)
+    else:
+        found = run_xtrace(operator, method, num_products, seed, goal, ticker)
+    status = _status(found, goal).warn()
+    return TraceEstimate(
+        status,
+        found.num_products,
+        seed,
+        found.value,
+        found.stderr,
+        found.num_probes,
+        type(method).__name__,
+    )
+
+
+def block_traces(
+    operator: LinearOperator,
+    partition: Partition,
+    *,
+    num_products: int,
+    seed: int = 0,
+    batch: int = BATCH,
+    progress: ProgressCallback | None = None,
+) -> BlockTraces:
+    """Estimate the traces of all diagonal blocks of an operator from the same probes.
+
+    For a Rademacher probe v, v_b · (Av)_b has mean tr(A_bb) for every block b, so one product
+    serves all blocks. From `num_products` = n on, the answer is exact.
+
+    Cost: min(`num_products`, n) products.
+
+    Args:
+        operator: Square operator A.
+        partition: Blocks of its space; they need not cover it.
+        num_products: Products to spend, 2 or more.
+        seed: Fixes the probes.
+        batch: Probes multiplied at a time.
+        progress: Called after each batch.
+
+    Returns:
+        The traces with their standard errors, in the partition's order.
+
+    Raises:
+        WrongTypeError: If the operator or the partition is none.
+        ShapeError: If the operator is not square or the partition divides another space.
+        InvalidArgumentError: If a number is out of range.
+        NonFiniteError: If a product is NaN or infinite.
+
+    Example:
+        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.space import ParamSpace
+        >>> space = ParamSpace({"a": (2,), "b": (1,)})
+        >>> A = Dense(torch.ones(3, 3) + torch.diag(torch.tensor([0.0, 1.0, 2.0])), space=space)
+        >>> block_traces(A, Partition.by_tensor(space), num_products=3).values.tolist()
+        [3.0, 3.0]
+    """
+    n = require_square(operator, "block_traces(operator)")
+    require_partition(partition, operator.space, "block_traces(partition=...)")
+    require_count(num_products, "block_traces(num_products=...)", at_least=min(2, n))
+    require_count(batch, "block_traces(batch=...)")
+    require_seed(seed, "block_traces")
+    labels = partition.labels().to(operator.device)
+    exact = num_products >= n
+    total = min(num_products, n)
+    ticker = Ticker(progress, "block traces", total)
+    moments = Moments()
+    sums = torch.zeros(len(partition), dtype=torch.float64, device=operator.device)
+    for first in range(0, total, batch):
+        size = min(batch, total - first)
+        if exact:
+            V = unit_columns(operator, torch.arange(first, first + size))
+        else:
+            V = draw_probes(operator, size, seed=seed, first=first)
+        products = V * multiply(operator, V, "block_traces", batch=batch)
+        samples = block_sums(products, labels, len(partition))
+        sums += samples.sum(1)
+        moments.add(samples)
+        ticker.tick(first + size)
+    if exact:
+        text = f"Exact: {num_products} products allow all {n} diagonal entries."
+        return BlockTraces(
+            Status(True, text), n, seed, partition.names, sums, torch.zeros_like(sums), 0
+        )
+    status = Status(True, f"Spent the budget of {num_products} products.")
+    return BlockTraces(
+        status, total, seed, partition.names, moments.mean, moments.stderr, moments.count
+    )
+
+
+def _status(found: Estimate, goal: Goal) -> Status:
+    tolerance = goal.tolerance
+    if tolerance is None:
+        return Status(True, f"Spent the budget of {found.num_products} products.")
+    wanted = tolerance * abs(found.value)
+    if goal.reached(found.value, found.stderr, found.num_probes):
+        return Status(True, f"Reached the tolerance with {found.num_products} products.")
+    advice = "Raise `tolerance=` or `num_products=`"
+    if found.stderr > wanted > 0:
+        factor = (found.stderr / wanted) ** 2
+        advice += (
+            f", to about {factor * found.num_products:.1e} if the error falls like 1/√products"
+        )
+    text = (
+        f"The standard error {found.stderr:.2e} is above {tolerance:.1e} · |{found.value:.4e}| "
+        f"after {found.num_products} products and {found.num_probes} probes. {advice}."
+    )
+    return Status(False, text)
+
+
+def _exact_diagonal_sum(operator: LinearOperator, ticker: Ticker) -> float:
+    value, n = 0.0, operator.shape[0]
+    for first in range(0, n, BATCH):
+        index = torch.arange(first, min(first + BATCH, n), device=operator.device)
+        Y = multiply(operator, unit_columns(operator, index), "trace")
+        value += float(Y[index, torch.arange(len(index), device=operator.device)].sum())
+        ticker.tick(first + len(index))
+    return value

@@ -1,0 +1,255 @@
+"""The eigensolver: right values, multiplicities and certificates, in float64 and float32."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse.linalg import LinearOperator as ScipyOperator
+from scipy.sparse.linalg import eigsh as scipy_eigsh
+from torch import Tensor
+
+from eigenscape.errors import (
+    CheckpointError,
+    ConvergenceWarning,
+    InvalidArgumentError,
+    NonFiniteError,
+    NotSymmetricError,
+    ShapeError,
+    UnknownNameError,
+)
+from eigenscape.linalg.eigsh import eigsh
+from eigenscape.linalg.pairs import WHICH, EigenPairs
+from eigenscape.linalg.records import Progress
+from eigenscape.operators import Dense
+from tests.linalg.matrices import Counting, nan_operator, with_spectrum
+
+
+def over_a_bulk(tops: list[float], n: int = 400, width: float = 0.05) -> Tensor:
+    bulk = width * torch.from_numpy(np.random.default_rng(7).standard_normal(n))
+    bulk[: len(tops)] = torch.tensor(tops, dtype=torch.float64)
+    return bulk
+
+
+F64 = {"dtype": torch.float64}  # module level: before the fixture that makes it the default
+SPECTRA: dict[str, Tensor] = {
+    "ten outliers": over_a_bulk([1.0 + i for i in range(10)]),
+    "repeated outliers": over_a_bulk([5.0] * 3 + [3.0] * 2 + [2.0] * 4 + [1.0]),
+    "clustered": over_a_bulk([5.0, 5.0001, 5.0002, 5.0003, 1.0, 2.0, 3.0]),
+    "indefinite": over_a_bulk([4.0, -4.0, 3.0, -3.001, 2.0, -2.0, 1.0, -1.0]),
+    "rank three": torch.cat([torch.tensor([3.0, 2.0, 1.0], **F64), torch.zeros(397, **F64)]),
+    "negative": -over_a_bulk([1.0 + i for i in range(10)]),
+    "decaying": 1.0 / torch.arange(1, 401, **F64) ** 2,
+    "semicircle": torch.from_numpy(np.sort(np.cos(np.linspace(0.01, np.pi - 0.01, 400)))),
+    "constant": torch.full((400,), 2.0, **F64),
+}
+
+
+def expected(values: Tensor, which: str, k: int) -> Tensor:
+    descending = values.sort(descending=True).values
+    if which == "largest":
+        return descending[:k]
+    if which == "smallest":
+        return descending[-k:]
+    if which == "both":
+        return torch.cat([descending[:k], descending[-k:]])
+    return values[values.abs().argsort(descending=True)][:k]
+
+
+def check(pairs: EigenPairs, matrix: Tensor, values: Tensor, which: str, k: int) -> None:
+    """Compare values, vectors and residuals with the dense truth."""
+    assert pairs.status, pairs.status
+    eps = torch.finfo(pairs.vectors.dtype).eps
+    norm = values.abs().max()
+    found, wanted = pairs.values, expected(values, which, k)
+    if which == "magnitude":  # ± of one magnitude may come in any order
+        found, wanted = found.abs(), wanted.abs()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=float(2e-6 * norm + 20 * eps * norm))
+    V = pairs.vectors.double()
+    gram = V.T @ V
+    assert (gram - torch.eye(V.shape[1])).abs().max() < 50 * eps
+    true = (matrix.double() @ V - V * pairs.values).norm(dim=0)
+    torch.testing.assert_close(pairs.residuals, true, rtol=1e-3, atol=float(30 * eps * norm))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("which", WHICH)
+@pytest.mark.parametrize("name", SPECTRA)
+def test_every_spectrum_and_end(name: str, which: str, dtype: torch.dtype) -> None:
+    values = SPECTRA[name]
+    matrix = with_spectrum(values).to(dtype)
+    matrix = (matrix + matrix.T) / 2
+    pairs = eigsh(Dense(matrix), num_pairs=7, which=which, seed=1)
+    check(pairs, matrix, values, which, 7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("block_size", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_repeated_outliers_have_their_multiplicity(
+    seed: int, block_size: int, dtype: torch.dtype
+) -> None:
+    values = over_a_bulk([4.0] * 5 + [3.0] * 3, n=500)
+    matrix = with_spectrum(values, seed=seed).to(dtype)
+    pairs = eigsh(Dense((matrix + matrix.T) / 2), num_pairs=8, block_size=block_size, seed=seed)
+    assert [round(v) for v in pairs.values.tolist()] == [4] * 5 + [3] * 3
+
+
+def test_the_look_for_copies_is_what_finds_them() -> None:
+    values = over_a_bulk([4.0] * 5 + [3.0] * 3, n=500)
+    A = Dense(with_spectrum(values))
+    pairs = eigsh(A, num_pairs=8, num_check=0, seed=0)
+    assert [round(v) for v in pairs.values.tolist()] != [4] * 5 + [3] * 3
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.parametrize("which", ["largest", "smallest", "magnitude"])
+def test_tiny_matrices_and_all_pairs(n: int, which: str) -> None:
+    values = torch.arange(1.0, n + 1) - 1.5
+    matrix = with_spectrum(values)
+    for k in range(1, n + 1):
+        check(eigsh(Dense(matrix), num_pairs=k, which=which), matrix, values, which, k)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    n=st.integers(1, 75),
+    data=st.data(),
+    which=st.sampled_from(WHICH),
+    block=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+)
+def test_any_small_matrix(n: int, data: st.DataObject, which: str, block: int, seed: int) -> None:
+    numbers = st.sampled_from([0.0, 1.0, -1.0, 2.0, 2.0 + 1e-9, -3.0, 1e-3, 7.0])
+    values = torch.tensor(data.draw(st.lists(numbers, min_size=n, max_size=n)))
+    k = data.draw(st.integers(1, max(1, n // 2 if which == "both" else n)))
+    if which == "both" and n == 1:
+        return
+    matrix = with_spectrum(values, seed=seed)
+    pairs = eigsh(Dense(matrix), num_pairs=k, which=which, block_size=block, seed=seed)
+    if values.abs().max() > 0:
+        check(pairs, matrix, values, which, k)
+
+
+@pytest.mark.parametrize("name", ["decaying", "semicircle"])
+def test_restarts_with_a_small_basis(name: str) -> None:
+    values = SPECTRA[name]
+    matrix = with_spectrum(values)
+    A = Counting(matrix)
+    pairs = eigsh(A, num_pairs=4, max_basis=12, max_products=5000)
+    check(pairs, matrix, values, "largest", 4)
+    assert pairs.num_products == A.count
+
+
+def test_no_more_products_than_arpack() -> None:
+    # Certificates are extra: one product per pair, which ARPACK does not spend.
+    for name in ("semicircle", "decaying", "ten outliers", "clustered"):
+        matrix = with_spectrum(SPECTRA[name]).numpy()
+        count = [0]
+
+        def product(x: np.ndarray, count: list[int] = count, M: np.ndarray = matrix) -> np.ndarray:
+            count[0] += 1
+            return M @ x
+
+        v0 = np.random.default_rng(0).standard_normal(400)
+        scipy_eigsh(
+            ScipyOperator((400, 400), matvec=product, dtype=np.float64),
+            k=10,
+            which="LA",
+            tol=1e-6,
+            v0=v0,
+        )
+        ours = eigsh(Dense(torch.from_numpy(matrix)), num_pairs=10, start=torch.from_numpy(v0))
+        assert ours.status
+        solver = ours.num_products - 10 - 4  # without certificates and the look for copies
+        assert solver <= count[0], name
+
+
+def test_a_warm_start_costs_little() -> None:
+    matrix = with_spectrum(SPECTRA["semicircle"])
+    cold = eigsh(Dense(matrix), num_pairs=5, tolerance=1e-8)
+    nearby = matrix + 1e-6 * with_spectrum(SPECTRA["indefinite"], seed=3)
+    again = eigsh(Dense(nearby), num_pairs=5, tolerance=1e-8)
+    warm = eigsh(Dense(nearby), num_pairs=5, tolerance=1e-8, start=cold.vectors)
+    torch.testing.assert_close(warm.values, again.values, rtol=1e-7, atol=0)
+    assert warm.num_products < again.num_products
+    exact = eigsh(Dense(matrix), num_pairs=5, tolerance=1e-5, start=cold.vectors)
+    assert exact.num_products == 5 + 4 + 5  # the vectors, the look for copies, the certificates
+
+
+def test_not_converging_is_a_status_and_a_warning() -> None:
+    matrix = with_spectrum(SPECTRA["semicircle"])
+    with pytest.warns(ConvergenceWarning, match="max_products"):
+        pairs = eigsh(Dense(matrix), num_pairs=5, max_products=12)
+    assert not pairs.status
+    assert len(pairs) == 5
+    # The certificate holds all the same: each interval has an eigenvalue in it.
+    exact = torch.linalg.eigvalsh(matrix)
+    for low, high in pairs.intervals().tolist():
+        assert bool(((exact >= low - 1e-12) & (exact <= high + 1e-12)).any())
+
+
+def test_a_product_that_is_only_roughly_linear_is_found_out() -> None:
+    matrix = with_spectrum(SPECTRA["ten outliers"])
+    noise = torch.Generator().manual_seed(0)
+
+    def spoil(Y: Tensor) -> Tensor:
+        return Y + 1e-3 * torch.randn(Y.shape, generator=noise)
+
+    with pytest.warns(ConvergenceWarning):
+        pairs = eigsh(Counting(matrix, spoil=spoil), num_pairs=3, max_products=200)
+    assert pairs.residuals.max() > 1e-3
+
+
+def test_seed_and_repeat() -> None:
+    A = Dense(with_spectrum(SPECTRA["decaying"]))
+    first, second = (eigsh(A, num_pairs=3, seed=4) for _ in range(2))
+    torch.testing.assert_close(first.vectors, second.vectors, rtol=0, atol=0)
+
+
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
+    matrix = with_spectrum(SPECTRA["semicircle"])
+    options = {"num_pairs": 4, "max_basis": 14, "max_products": 4000}
+    whole = eigsh(Dense(matrix), **options)  # type: ignore[arg-type]
+    assert whole.num_products > 60
+
+    def die(p: Progress) -> None:
+        if p.done >= 50:
+            raise Killed
+
+    with pytest.raises(Killed):
+        eigsh(Dense(matrix), **options, checkpoint=tmp_path, progress=die)  # type: ignore[arg-type]
+    counter = Counting(matrix)
+    resumed = eigsh(counter, **options, checkpoint=tmp_path)  # type: ignore[arg-type]
+    torch.testing.assert_close(resumed.vectors, whole.vectors, rtol=0, atol=0)
+    torch.testing.assert_close(resumed.values, whole.values, rtol=0, atol=0)
+    assert resumed.num_products == whole.num_products
+    assert counter.count <= whole.num_products - 40
+    with pytest.raises(CheckpointError, match="num_pairs"):
+        eigsh(Dense(matrix), **{**options, "num_pairs": 3}, checkpoint=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="another operator"):
+        eigsh(Dense(2 * matrix), **options, checkpoint=tmp_path)  # type: ignore[arg-type]
+
+
+def test_refusals() -> None:
+    A = Dense(torch.eye(6))
+    with pytest.raises(InvalidArgumentError, match="from 1 to 6; got 7"):
+        eigsh(A, num_pairs=7)
+    with pytest.raises(InvalidArgumentError, match="from 1 to 3; got 4"):
+        eigsh(A, num_pairs=4, which="both")
+    with pytest.raises(UnknownNameError, match="'largest', 'smallest', 'both', 'magnitude'"):
+        eigsh(A, num_pairs=1, which="LM")
+    with pytest.raises(NotSymmetricError, match="gram"):
+        eigsh(Dense(torch.tensor([[0.0, 1.0], [0.0, 0.0]])), num_pairs=1)
+    with pytest.raises(ShapeError, match=r"got \(5,\)"):
+        eigsh(A, num_pairs=1, start=torch.ones(5))
+    with pytest.raises(InvalidArgumentError, match="max_basis"):
+        eigsh(A, num_pairs=2, max_basis=2)
+    with pytest.raises(NonFiniteError):
+        eigsh(nan_operator(), num_pairs=1)
