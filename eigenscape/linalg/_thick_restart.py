@@ -48,7 +48,7 @@ class ThickRestart:
 
     def begin(self, rows: Tensor) -> None:
         """Make the starting vectors the first frontier, and multiply them all."""
-        self.F, _ = _orthonormal_rows(rows, self._eps)
+        self.F, _, _ = _orthonormal_rows(rows, floor=0.0)
         self._C = torch.zeros(self.F.shape[0], 0, dtype=torch.float64)
         self._first = self.F[:1]
 
@@ -79,7 +79,7 @@ class ThickRestart:
         onto_V[:, :j] += known
         onto_V[:, j:] += own
         scale = max(self.norm, float(onto_V.norm()))
-        fresh, R = _orthonormal_rows(W, self._eps, scale=scale)
+        fresh, R, _ = _orthonormal_rows(W, floor=10 * self._eps * scale)
         fresh, R = self._without_rounding(fresh, R, rest, scale)
         self._extend(onto_V, onto_rest, R.double().cpu(), kept)
         self.F = torch.cat([rest, fresh])
@@ -98,20 +98,16 @@ class ThickRestart:
             The directions that are real, and their rows of R.
         """
         own = R.diagonal()  # of each new direction, what its own product had left for it
-        if fresh.shape[0] == R.shape[1] and float(own.min()) > max(
-            self._eps**0.5 * scale, 0.1 * float(R.norm(dim=0).max())
-        ):
-            return fresh, R
-        if fresh.shape[0] == 0:
+        enough = max(self._eps**0.5 * scale, 0.1 * float(R.norm(dim=0).max()))
+        if fresh.shape[0] == 0 or bool((own > enough).all()):
             return fresh, R
         V = self._rows[: self._j]
         for _ in range(2):
             fresh = fresh - (fresh @ V.T) @ V - (fresh @ rest.T) @ rest
-        norms = fresh.norm(dim=1)
-        real = norms > 0.5
+        # What was unit before and is short now was rounding.
+        clean, _, chosen = _orthonormal_rows(fresh, floor=0.5)
         room = self._operator.space.size - self._j - rest.shape[0]
-        chosen = real.nonzero()[:room, 0]
-        return fresh[chosen] / norms[chosen, None], R[chosen]
+        return clean[:room], R[chosen[:room]]
 
     def _orthogonal(self, W: Tensor, rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Remove V and the rest of the frontier from rows W; return also what was removed.
@@ -299,15 +295,20 @@ def _gram(P: Tensor, W: Tensor) -> Tensor:
     return (product + product.T) / 2
 
 
-def _orthonormal_rows(W: Tensor, eps: float, scale: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Factor rows W = Rᵀ·fresh with orthonormal `fresh` (g, n), dropping what is only rounding.
+def _orthonormal_rows(W: Tensor, floor: float) -> tuple[Tensor, Tensor, list[int]]:
+    """Factor rows W = Rᵀ·fresh with orthonormal `fresh` (g, n).
+
+    Args:
+        W: The rows (b, n).
+        floor: A row that adds no more than this to those before it gives no direction.
 
     Returns:
-        The fresh rows and R (g, b), the coefficients of each given row on them.
+        The fresh rows, R (g, b) with the coefficients of each given row on them, and the numbers
+        of the rows that gave them.
     """
     fresh: list[Tensor] = []
+    chosen: list[int] = []
     R = W.new_zeros(W.shape[0], W.shape[0])
-    floor = 10 * eps * scale
     for i, row in enumerate(W):
         for _ in range(2):
             for g, basis in enumerate(fresh):
@@ -315,8 +316,9 @@ def _orthonormal_rows(W: Tensor, eps: float, scale: float = 0.0) -> tuple[Tensor
                 row = row - c * basis
                 R[g, i] += c
         norm = row.double().norm()
-        if norm > floor and norm > 0:
+        if norm > floor:
             R[len(fresh), i] = norm.to(R)
             fresh.append(row / norm.to(row))
+            chosen.append(i)
     stacked = torch.stack(fresh) if fresh else W.new_empty(0, W.shape[1])
-    return stacked, R[: len(fresh)]
+    return stacked, R[: len(fresh)], chosen

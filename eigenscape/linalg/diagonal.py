@@ -22,6 +22,7 @@ from eigenscape.linalg.probes import draw_probes
 from eigenscape.linalg.progress import Ticker
 from eigenscape.linalg.records import ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.precision import full_precision
 
 # Before this many probes a standard error is itself too uncertain to end a run on.
 _MIN_PROBES = 10
@@ -42,6 +43,7 @@ class DiagonalEstimate(Record):
     num_probes: int
 
 
+@full_precision()
 def diagonal(
     operator: LinearOperator,
     *,

@@ -23,12 +23,14 @@ from eigenscape.linalg.probes import draw_probes
 from eigenscape.linalg.progress import Ticker
 from eigenscape.linalg.records import ProgressCallback, Status
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.precision import full_precision
 
 _BASIS_BYTES = 8 * 2**30
 _SMALL = 1024  # up to this size the basis may span the whole space
 _TINY = 64  # up to this size it does
 
 
+@full_precision()
 def eigsh(
     operator: LinearOperator,
     *,
@@ -73,6 +75,7 @@ def eigsh(
             finite.
 
     Example:
+        >>> import torch
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.diag(torch.arange(1.0, 51.0, dtype=torch.float64)))
         >>> eigsh(A, num_pairs=2, which="both").values.round(decimals=8).tolist()

@@ -23,6 +23,7 @@ from eigenscape.linalg.probes import draw_probes
 from eigenscape.linalg.progress import Ticker
 from eigenscape.linalg.records import ProgressCallback
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.precision import full_precision
 
 # A two-step movement below this part of the one-step movement means |λ₂/λ₁| above about 0.9 with
 # opposite signs: worth another advice than plain slowness.
@@ -39,6 +40,7 @@ _OPPOSITE = (
 )
 
 
+@full_precision()
 def power_iteration(
     operator: LinearOperator,
     *,
@@ -126,6 +128,7 @@ def power_iteration(
     return pairs
 
 
+@full_precision()
 def subspace_iteration(
     operator: LinearOperator,
     *,

@@ -30,6 +30,7 @@ from eigenscape.linalg.probes import draw_probes
 from eigenscape.linalg.progress import Ticker
 from eigenscape.linalg.records import ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.precision import full_precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,7 @@ class LanczosRun(Record):
         return nodes, (self.betas[:, -1:] * vectors[:, -1, :]).abs()
 
 
+@full_precision()
 def lanczos(
     operator: LinearOperator,
     *,

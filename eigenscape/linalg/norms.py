@@ -27,6 +27,7 @@ from eigenscape.linalg.progress import Ticker
 from eigenscape.linalg.records import ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator, require_operator
 from eigenscape.partition import Partition
+from eigenscape.precision import full_precision
 
 # Before this many probes a standard error is itself too uncertain to end a run on.
 _MIN_PROBES = 10
@@ -130,6 +131,7 @@ def spectral_norm(
     )
 
 
+@full_precision()
 def frobenius_norm(
     operator: LinearOperator,
     *,
@@ -202,6 +204,7 @@ def frobenius_norm(
     return NormEstimate(status, moments.count, seed, float(value), float(stderr), moments.count)
 
 
+@full_precision()
 def block_norms(
     operator: LinearOperator,
     row_partition: Partition,

@@ -13,6 +13,7 @@ from eigenscape.errors import NonFiniteError, ShapeError, require_choice, requir
 from eigenscape.linalg._products import BATCH, multiply, require_seed, require_symmetric
 from eigenscape.linalg.records import Record, Status
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.precision import full_precision
 
 WHICH = ("largest", "smallest", "both", "magnitude")
 
@@ -66,6 +67,7 @@ class EigenPairs(Record):
         return "\n".join([*lines, str(self.status)])
 
 
+@full_precision()
 def certify(
     operator: LinearOperator,
     vectors: Tensor,

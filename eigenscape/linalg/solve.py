@@ -28,6 +28,7 @@ from eigenscape.linalg._products import require_symmetric
 from eigenscape.linalg.progress import Ticker
 from eigenscape.linalg.records import ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.precision import full_precision
 
 METHODS = ("cg", "minres")
 
@@ -58,6 +59,7 @@ class Solution(Record):
     method: str
 
 
+@full_precision()
 def solve(
     operator: LinearOperator,
     rhs: Tensor,

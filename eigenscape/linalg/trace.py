@@ -36,6 +36,7 @@ from eigenscape.linalg.progress import Ticker
 from eigenscape.linalg.records import ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.partition import Partition
+from eigenscape.precision import full_precision
 
 __all__ = [
     "BlockTraces",
@@ -84,6 +85,7 @@ class BlockTraces(Record):
     num_probes: int
 
 
+@full_precision()
 def trace(
     operator: LinearOperator,
     *,
@@ -164,6 +166,7 @@ def trace(
     )
 
 
+@full_precision()
 def block_traces(
     operator: LinearOperator,
     partition: Partition,

@@ -18,7 +18,7 @@ from tests.linalg.matrices import SPECTRA, Counting, with_spectrum
 
 
 def distance(density: SpectralDensity, exact: Tensor) -> float:
-    """1-Wasserstein distance of the raw nodes (and spikes) to the exact spectrum, over its range."""
+    """Distance (1-Wasserstein) of the nodes and spikes to the exact spectrum, over its range."""
     nodes = density.nodes.flatten()
     weights = density.weights.flatten() / density.weights.shape[0]
     weights = weights * (1 - density.spikes.numel() / density.size)
@@ -70,8 +70,8 @@ def test_papyan_figure_15b() -> None:
     logs = (exact + epsilon).log()
     nodes = (rho.nodes.abs() + epsilon).log().flatten()
     moved = wasserstein_distance(logs.numpy(), nodes.numpy(), None, rho.weights.flatten().numpy())
-    # Half the mass is at log ε; each probe gets it right to √(1/4 / (n/2)), three errors of the mean
-    # of ten probes over about half of the range are 0.01.
+    # Half the mass is at log ε; each probe gets it right to √(1/4 / (n/2)); three errors of the
+    # mean of ten probes, over about half of the range, are 0.01.
     assert moved / float(logs.max() - logs.min()) < 0.01
     assert rho.integral() == pytest.approx(1.0, abs=1e-3)
     assert rho.scale == "log"
@@ -102,8 +102,8 @@ def test_moments_are_unbiased_and_their_errors_calibrated() -> None:
     error, stderr = torch.tensor(errors), torch.tensor(stderrs)
     # 4 standard errors of a mean of 200.
     assert abs(error.mean()) < 4 * error.std() / math.sqrt(200)
-    # A variance estimated from 10 probes has relative deviation √(2/9); averaged over 200 seeds, and
-    # with the spread of the 200 errors themselves (√(2/200)), 4 deviations are 0.42.
+    # A variance from 10 probes has relative deviation √(2/9); averaged over 200 seeds, and with the
+    # spread of the 200 errors themselves (√(2/200)), 4 deviations are 0.42.
     assert abs(stderr.square().mean() / error.var() - 1) < 0.42
 
 
@@ -174,7 +174,7 @@ def test_degenerate_spectra(matrix: Tensor, scale: str) -> None:
     assert rho.integral() == pytest.approx(1.0, abs=1e-3)
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a kill."""
 
 
@@ -186,9 +186,9 @@ def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path, budget: int) 
 
     def die(p: Progress) -> None:
         if p.done >= 50:
-            raise Killed
+            raise KilledError
 
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         spectral_density(Dense(matrix), **options, checkpoint=tmp_path, progress=die)  # type: ignore[arg-type]
     counter = Counting(matrix)
     resumed = spectral_density(counter, **options, checkpoint=tmp_path)  # type: ignore[arg-type]

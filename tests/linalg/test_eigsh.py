@@ -209,7 +209,7 @@ def test_seed_and_repeat() -> None:
     torch.testing.assert_close(first.vectors, second.vectors, rtol=0, atol=0)
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a kill."""
 
 
@@ -221,9 +221,9 @@ def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
 
     def die(p: Progress) -> None:
         if p.done >= 50:
-            raise Killed
+            raise KilledError
 
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         eigsh(Dense(matrix), **options, checkpoint=tmp_path, progress=die)  # type: ignore[arg-type]
     counter = Counting(matrix)
     resumed = eigsh(counter, **options, checkpoint=tmp_path)  # type: ignore[arg-type]

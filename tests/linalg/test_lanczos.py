@@ -145,7 +145,7 @@ def test_products_are_counted() -> None:
     assert lanczos(A, num_steps=5, num_probes=4).num_products == A.count == 20
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a kill in the middle of a product."""
 
 
@@ -154,7 +154,7 @@ def killed_at(matrix: Tensor, products: int) -> Counting:
 
     def spoil(Y: Tensor) -> Tensor:
         if left[0] == 0:
-            raise Killed
+            raise KilledError
         left[0] -= 1
         return Y
 
@@ -172,7 +172,7 @@ def test_killed_at_any_step_it_resumes_to_the_same_bits(
     whole = lanczos(Dense(matrix), **options)  # type: ignore[arg-type]
     saved = {"checkpoint": tmp_path / "run", "checkpoint_every": 3}
     if step < 12:
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             lanczos(killed_at(matrix, step), **options, **saved)  # type: ignore[arg-type]
     else:
         lanczos(Dense(matrix), **options, **saved)  # type: ignore[arg-type]

@@ -1,0 +1,242 @@
+"""From whatever holds a user's data to a plain sequence of batches.
+
+Accepted: a tuple or dict of tensors (all data at once), a `Dataset`, a `DataLoader`, or any
+iterable of batches that can be walked more than once. A batch is (inputs…, target), a dict with
+`labels` (every other entry goes to the model by keyword), or inputs alone.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from eigenscape.errors import (
+    EmptySelectionError,
+    InvalidArgumentError,
+    ShapeError,
+    WrongTypeError,
+    require_count,
+)
+
+# Samples per batch where the data come without batches: large enough for full GEMMs, small enough
+# that the activations of a usual network stay in the hundreds of megabytes.
+DEFAULT_BATCH_SIZE = 1024
+_LABEL_KEYS = ("labels", "label", "targets", "target")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One call of the model and what its output is compared with.
+
+    Attributes:
+        args: Positional inputs of the model.
+        kwargs: Keyword inputs of the model.
+        target: What the loss gets beside the output (None where there is no target).
+        size: Number of samples.
+        first: Number of samples in the batches before this one.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    target: Any
+    size: int
+    first: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of its tensors."""
+        return sum(t.numel() * t.element_size() for t in _tensors(self._content))
+
+    @property
+    def _content(self) -> tuple[Any, ...]:
+        return self.args, self.kwargs, self.target
+
+
+class BatchSource:
+    """The batches of a data set, on one device in one dtype, the same at every pass."""
+
+    def __init__(
+        self,
+        data: object,
+        *,
+        batch_size: int | None,
+        device: torch.device,
+        dtype: torch.dtype,
+        keep_bytes: int,
+    ) -> None:
+        """Look at the data; nothing is read yet.
+
+        Args:
+            data: What the user gave.
+            batch_size: Most samples to process at a time; larger batches are split.
+            device: Where batches go.
+            dtype: What floating-point inputs and targets become.
+            keep_bytes: Keep all batches in the device's memory if they need no more than this;
+                otherwise they are read anew at every pass.
+        """
+        if batch_size is not None:
+            require_count(batch_size, "EmpiricalRisk(batch_size=...)")
+        self._raw, self._is_whole = _as_iterable(data, batch_size)
+        self._must_split = batch_size is not None
+        self._limit = DEFAULT_BATCH_SIZE if self._is_whole and batch_size is None else batch_size
+        self._device, self._dtype, self._keep_bytes = device, dtype, keep_bytes
+        self._kept: list[Batch] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all data came at once as plain tensors, so that two passes must agree."""
+        return self._is_whole
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every pass sees the same batches in the same order, so that work can be kept."""
+        return self._is_whole or self._kept is not None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Walk the batches, from memory where they were kept."""
+        return iter(self._kept) if self._kept is not None else self.fresh()
+
+    def fresh(self) -> Iterator[Batch]:
+        """Walk the user's data anew, whatever is kept."""
+        first = 0
+        for raw in self._raw:
+            whole = _parse(raw)
+            for part in _split(whole, self._limit, must=self._must_split):
+                args, kwargs, target = _moved(part._content, self._device, self._dtype)
+                yield Batch(args, kwargs, target, part.size, first)
+                first += part.size
+
+    def keep(self) -> None:
+        """Read all batches once and keep them, unless they are too large."""
+        kept, used = [], 0
+        for batch in self.fresh():
+            used += batch.nbytes
+            if used > self._keep_bytes:
+                return
+            kept.append(batch)
+        if not kept:
+            raise EmptySelectionError(
+                "`EmpiricalRisk(data=...)` gave no batch. Expected at least one; check the "
+                "loader's data set, its sampler and `drop_last`."
+            )
+        self._kept = kept
+
+
+def _as_iterable(data: object, batch_size: int | None) -> tuple[Iterable[Any], bool]:
+    """Return an iterable of raw batches, and whether it is one batch that holds everything."""
+    if isinstance(data, Tensor):
+        return [(data,)], True
+    if isinstance(data, Mapping) and data:
+        return [data], True
+    if isinstance(data, tuple | list) and data and all(isinstance(x, Tensor) for x in data):
+        return [tuple(data)], True
+    if isinstance(data, Dataset) and not isinstance(data, DataLoader):
+        return DataLoader(data, batch_size=batch_size or DEFAULT_BATCH_SIZE), False
+    if isinstance(data, Iterator):
+        raise WrongTypeError(
+            f"`EmpiricalRisk(data=...)` walks the data many times; a {type(data).__name__} can be "
+            "walked only once. Pass `list(data)`, a Dataset or a DataLoader."
+        )
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        return data, False
+    raise WrongTypeError(
+        "`EmpiricalRisk(data=...)` needs tensors (inputs, target), a Dataset, a DataLoader or a "
+        f"list of batches; got {type(data).__name__}."
+    )
+
+
+def _parse(raw: object) -> Batch:
+    """Tell inputs from target."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    target: Any = None
+    if isinstance(raw, Mapping):
+        kwargs = {str(key): value for key, value in raw.items()}
+        label_key = next((key for key in _LABEL_KEYS if key in kwargs), None)
+        target = kwargs.pop(label_key) if label_key else None
+    elif isinstance(raw, tuple | list) and len(raw) > 1:
+        *inputs, target = raw
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            kwargs = {str(key): value for key, value in inputs[0].items()}
+        elif len(inputs) == 1 and isinstance(inputs[0], tuple | list):
+            args = tuple(inputs[0])
+        else:
+            args = tuple(inputs)
+    elif isinstance(raw, tuple | list) and len(raw) == 1:
+        args = tuple(raw)
+    elif isinstance(raw, Tensor):
+        args = (raw,)
+    else:
+        raise WrongTypeError(
+            "A batch must be (inputs…, target), a dict with 'labels', or a tensor; got "
+            f"{type(raw).__name__}."
+        )
+    content = (args, kwargs, target)
+    sizes = [t.shape[0] for t in _tensors((target, args, kwargs)) if t.ndim > 0]
+    if not sizes:
+        raise ShapeError(
+            "A batch must hold at least one tensor with a sample dimension; got none. "
+            "Give inputs as (samples, …)."
+        )
+    return Batch(*content, size=sizes[0])
+
+
+def _split(batch: Batch, limit: int | None, *, must: bool) -> Iterator[Batch]:
+    """Cut a batch into parts of at most `limit` samples."""
+    if batch.size == 0:
+        return
+    if limit is None or batch.size <= limit:
+        yield batch
+        return
+    odd = [t for t in _tensors(batch._content) if t.ndim == 0 or t.shape[0] != batch.size]
+    if odd:
+        if not must:  # the default split of data that came at once is our idea, not the user's
+            yield batch
+            return
+        raise InvalidArgumentError(
+            f"`EmpiricalRisk(batch_size={limit})` must split a batch of {batch.size} samples, but "
+            f"one of its tensors has shape {tuple(odd[0].shape)} and does not say how. "
+            "Give smaller batches instead of `batch_size`."
+        )
+    for start in range(0, batch.size, limit):
+        stop = min(start + limit, batch.size)
+        args, kwargs, target = _mapped(batch._content, lambda t, a=start, b=stop: t[a:b])
+        yield Batch(args, kwargs, target, stop - start)
+
+
+def _moved(content: tuple[Any, ...], device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
+    def move(tensor: Tensor) -> Tensor:
+        # What was made in inference mode cannot be saved for a backward pass; a copy can.
+        tensor = tensor.clone() if tensor.is_inference() else tensor.detach()
+        return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
+
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            return tuple(_mapped(content, move))
+    return tuple(_mapped(content, move))
+
+
+def _mapped(value: Any, function: Any) -> Any:
+    """Apply a function to every tensor in nested tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped(item, function) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(item, function) for item in value))
+    if isinstance(value, tuple | list):
+        return type(value)(_mapped(item, function) for item in value)
+    return value
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [t for item in value.values() for t in _tensors(item)]
+    if isinstance(value, tuple | list):
+        return [t for item in value for t in _tensors(item)]
+    return []

@@ -1,0 +1,191 @@
+"""Capture of a layer: what goes into it, and the loss as a function of what comes out.
+
+For a layer z = f(a; W) that is linear in its parameters, the inputs a do not depend on W. What
+follows the layer is its *tail*, L(z). Then the layer's Hessian is exactly Jᵀ (∇²_z L) J with
+J = ∂z/∂W, for every network, with no second term. A module called twice, or a weight used
+elsewhere, breaks the premise; `capture_tail` notices the first, `find_layer` the shared tensors
+that PyTorch knows of.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eigenscape.batches import Batch
+from eigenscape.errors import UnknownNameError, UnsupportedModelError, WrongTypeError, near_matches
+from eigenscape.risk import EmpiricalRisk
+
+# Layers whose output is linear in their own parameters, whatever their input.
+_LINEAR_IN_PARAMETERS = (
+    nn.Linear,
+    nn.Bilinear,
+    nn.modules.conv._ConvNd,
+    nn.Embedding,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+    nn.modules.batchnorm._NormBase,
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module and those of its parameters that are differentiated.
+
+    Attributes:
+        name: The module's dotted name.
+        module: The module.
+        params: Names in the risk's space, in its order.
+        fields: The same parameters' names inside the module.
+        obstacle: Why its block cannot be had from the tail alone, or None.
+    """
+
+    name: str
+    module: nn.Module
+    params: tuple[str, ...]
+    fields: tuple[str, ...]
+    obstacle: str | None
+
+
+@dataclass(frozen=True)
+class Tail:
+    """One batch seen from a layer.
+
+    Attributes:
+        args: The layer's positional inputs, detached.
+        kwargs: The layer's keyword inputs, detached.
+        output: The layer's output z, a leaf.
+        total: The sum of the batch's loss terms as a function of z.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Tensor
+    total: Tensor
+
+
+def find_layer(risk: EmpiricalRisk, name: str) -> Layer:
+    """Find a layer by its name, or by the name of one of its parameters.
+
+    Args:
+        risk: Its model must be an `nn.Module`.
+        name: "fc1" for all of the layer's parameters, "fc1.weight" for one.
+
+    Returns:
+        The layer.
+
+    Raises:
+        WrongTypeError: If the model is a pure function.
+        UnknownNameError: If there is no such layer or it has no differentiated parameters.
+    """
+    root = risk.module
+    if not isinstance(name, str):
+        raise WrongTypeError(
+            f"`LayerHessian(risk, layer)` needs the name of a layer; got {type(name).__name__}."
+        )
+    if root is None:
+        raise WrongTypeError(
+            "`LayerHessian(risk, layer)` needs an nn.Module; the model is a pure function. "
+            "Use `Hessian(risk)[block]` instead."
+        )
+    if name in risk.space:
+        module_name = name.rpartition(".")[0]
+        names = [name]
+    else:
+        module_name = name
+        names = [p for p in risk.space.names if p.rpartition(".")[0] == name]
+    modules = dict(root.named_modules())
+    if module_name not in modules or not names:
+        owners = dict.fromkeys(p.rpartition(".")[0] for p in risk.space.names)
+        raise UnknownNameError(
+            f"`LayerHessian(risk, {name!r})`: no layer of that name with parameters of its own. "
+            + near_matches(name, [*owners, *risk.space.names])
+        )
+    prefix = f"{module_name}." if module_name else ""
+    fields = tuple(p.removeprefix(prefix) for p in names)
+    module = modules[module_name]
+    return Layer(module_name, module, tuple(names), fields, _obstacle(root, module, names))
+
+
+def capture_tail(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Tail:
+    """Run a batch and cut the graph at the layer's output. Cost: one forward pass.
+
+    Args:
+        risk: The risk.
+        layer: Where to cut.
+        batch: What to run.
+
+    Returns:
+        The layer's inputs and the loss as a function of its output; no other graph is kept.
+
+    Raises:
+        UnsupportedModelError: If the layer ran more than once, or not at all.
+    """
+    calls: list[tuple[Any, Any, Tensor]] = []
+
+    def cut(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise UnsupportedModelError(
+                f"Layer '{layer.name}' returns a {type(output).__name__}; its block is not a "
+                "function of one tensor. Use `Hessian(risk)[block]`."
+            )
+        leaf: Tensor = output.detach().requires_grad_()
+        calls.append((args, kwargs, leaf))
+        return leaf.clone()  # what follows may write into it, as `nn.ReLU(inplace=True)` does
+
+    handle = layer.module.register_forward_hook(cut, with_kwargs=True)
+    try:
+        with torch.enable_grad(), risk.evaluating():
+            total, _ = risk.total(risk.parameters(), batch)
+    finally:
+        handle.remove()
+    if len(calls) != 1:
+        raise UnsupportedModelError(
+            f"Layer '{layer.name}' ran {len(calls)} times in one forward pass; its block is not a "
+            "function of one output. Use `Hessian(risk)[block]`."
+        )
+    args, kwargs, output = calls[0]
+    return Tail(args, kwargs, output, total)
+
+
+def apply_layer(layer: Layer, values: dict[str, Tensor], tail: Tail) -> Tensor:
+    """Evaluate the layer on captured inputs with other parameters; those not given are zero.
+
+    Args:
+        layer: The layer.
+        values: Parameters by their names inside the module.
+        tail: What holds the inputs.
+
+    Returns:
+        The layer's output; for a layer that is linear in its parameters, J applied to `values`.
+    """
+    state = {name: torch.zeros_like(p) for name, p in layer.module.named_parameters(recurse=False)}
+    if layer.module.training:  # it would write into its buffers
+        state.update({name: b.clone() for name, b in layer.module.named_buffers(recurse=False)})
+    state.update(values)
+    padding = getattr(layer.module, "padding_idx", None)
+    if padding is not None and isinstance(layer.module, nn.Embedding):
+        # PyTorch gives this row no gradient, so it is no direction of the block either.
+        weight = state["weight"]
+        keep = torch.ones(weight.shape[0], 1, dtype=weight.dtype, device=weight.device)
+        keep[padding] = 0.0
+        state["weight"] = weight * keep
+    result: Tensor = torch.func.functional_call(layer.module, state, tail.args, tail.kwargs)
+    return result
+
+
+def _obstacle(root: nn.Module, module: nn.Module, names: list[str]) -> str | None:
+    """Say what keeps the layer's block from being a function of its output alone."""
+    if not isinstance(module, _LINEAR_IN_PARAMETERS):
+        return f"{type(module).__name__} is not known to be linear in its parameters"
+    if isinstance(module, nn.Embedding) and (module.max_norm or module.scale_grad_by_freq):
+        return "the embedding rescales its weight or its gradient"
+    everywhere = list(root.named_parameters(remove_duplicate=False))
+    tensors = {name: parameter for name, parameter in everywhere}
+    for name in names:
+        twins = [other for other, p in everywhere if p is tensors[name] and other != name]
+        if twins:
+            return f"'{name}' is tied to '{twins[0]}'"
+    return None

@@ -1,0 +1,315 @@
+"""Products with curvature matrices from autograd graphs that are built once per batch and kept.
+
+For one batch with parameters θ, output z, sum of loss terms L and r = ∂L/∂z, three graphs serve all
+matrices of this room, each by reverse mode twice (exact for every layer that PyTorch can
+differentiate twice; forward mode is not, see `docs/concepts/products.md`):
+
+    Hessian    g(θ) = ∂L/∂θ              Hv = ∂⟨g, v⟩/∂θ
+    residual   g(θ) = Jᵀr with r fixed    (H − G)v = ∂⟨g, v⟩/∂θ
+    Jacobian   q(u) = Jᵀu                Jv = ∂⟨q, v⟩/∂u, then Jᵀ(B Jv) for any B at the output
+
+A kept graph costs the memory of its activations and saves the forward and first backward pass of
+every later product. Letters: k columns, K of them at a time, n parameters.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from eigenscape.batches import Batch
+from eigenscape.errors import (
+    NonFiniteError,
+    UnsupportedModelError,
+    WrongTypeError,
+    require_count,
+)
+from eigenscape.linear_operator import LinearOperator
+from eigenscape.losses import OutputProduct
+from eigenscape.precision import full_precision
+from eigenscape.risk import EmpiricalRisk, leaf_copies
+from eigenscape.space import ParamSpace
+
+_CPU_BUDGET = 4 * 2**30
+# Columns share one backward pass while their activations fit a last-level cache; beyond that a
+# batched pass is slower than one column after the other (measured: LeNet5, 200 MB, 1.3 times).
+_CPU_SHARED_BYTES = 32 * 2**20
+_MOST_COLUMNS = 64
+
+Curvature = Callable[[Tensor, Batch], OutputProduct]
+
+
+class BatchGraph(ABC):
+    """What one batch contributes: an unnormalised product with rows (K, n)."""
+
+    @abstractmethod
+    def product(self, rows: Tensor, *, batched: bool) -> Tensor:
+        """Multiply the rows, all in one backward pass if `batched`."""
+
+
+class HessianGraph(BatchGraph):
+    """The graph of a batch's gradient; with `fixed_residual`, of Jᵀr where r does not move."""
+
+    def __init__(self, risk: EmpiricalRisk, batch: Batch, *, fixed_residual: bool = False) -> None:
+        self._leaves = list(leaf_copies(risk.parameters()).values())
+        params = dict(zip(risk.space.names, self._leaves, strict=True))
+        with torch.enable_grad(), risk.evaluating():
+            output = risk.output(params, batch)
+            if fixed_residual:
+                require_tensor_output(output, "Residual")
+                head, seed = output, risk.loss.residual(output, batch.target)
+            else:
+                head, seed = risk.loss.total(output, batch.target)[0], None
+            self._gradients = gradients(head, self._leaves, seed, create_graph=True)
+
+    def product(self, rows: Tensor, *, batched: bool) -> Tensor:
+        columns = split_rows(rows, self._leaves)
+        return join_rows(
+            gradients(self._gradients, self._leaves, columns, batched=batched), rows, self._leaves
+        )
+
+
+class JacobianGraph(BatchGraph):
+    """The graphs of z and of u ↦ Jᵀu, with a matrix B at the output: products with JᵀBJ."""
+
+    def __init__(self, risk: EmpiricalRisk, batch: Batch, curvature: Curvature, name: str) -> None:
+        self._leaves = list(leaf_copies(risk.parameters()).values())
+        params = dict(zip(risk.space.names, self._leaves, strict=True))
+        with torch.enable_grad(), risk.evaluating():
+            self._output = risk.output(params, batch)
+            require_tensor_output(self._output, name)
+            self._u = torch.zeros_like(self._output, requires_grad=True)
+            self._pullback = gradients(self._output, self._leaves, self._u, create_graph=True)
+        with torch.no_grad():
+            self._at_output = curvature(self._output.detach(), batch)
+
+    def product(self, rows: Tensor, *, batched: bool) -> Tensor:
+        columns = split_rows(rows, self._leaves)
+        (pushed,) = gradients(self._pullback, [self._u], columns, batched=batched)
+        if pushed is None:
+            return torch.zeros_like(rows)
+        bent = [self._at_output(t) for t in (pushed if batched else [pushed])]
+        pulled = torch.stack(bent) if batched else bent[0]
+        return join_rows(
+            gradients(self._output, self._leaves, pulled, batched=batched), rows, self._leaves
+        )
+
+
+class RiskOperator(LinearOperator):
+    """A symmetric matrix that is a sum over batches of a risk; each matrix gives its graph."""
+
+    def __init__(self, risk: EmpiricalRisk, memory_budget: int | None) -> None:
+        if not isinstance(risk, EmpiricalRisk):
+            raise WrongTypeError(
+                f"`{type(self).__name__}(risk)` needs an EmpiricalRisk; got "
+                f"{type(risk).__name__}. Build one: `EmpiricalRisk(model, loss, data)`."
+            )
+        self.risk = risk
+        if memory_budget is not None:
+            require_count(memory_budget, f"{type(self).__name__}(memory_budget=...)", at_least=0)
+        self._budget = _default_budget(risk.device) if memory_budget is None else memory_budget
+        self._kept: dict[int, BatchGraph] = {}
+        self._version: Any = None
+        self._bytes_per_sample: float | None = None
+        self._can_batch = True
+        self._is_confirmed = False
+
+    @abstractmethod
+    def _graph(self, batch: Batch) -> BatchGraph:
+        """Build the graph of one batch."""
+
+    @property
+    def space(self) -> ParamSpace:
+        """The risk's parameters."""
+        return self.risk.space
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The parameters' dtype."""
+        return self.risk.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The parameters' device."""
+        return self.risk.device
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Always: it is a matrix of second derivatives or a sum of squares."""
+        return True
+
+    @full_precision()
+    def matmat(self, X: Tensor) -> Tensor:
+        """Multiply columns (n, k); sums over batches are accumulated in float64.
+
+        Args:
+            X: The columns.
+
+        Returns:
+            The products (n, k).
+
+        Raises:
+            NonFiniteError: If a product is NaN or infinite.
+        """
+        # One column needs its row, its float64 sum and its product at the same time.
+        columns = max(1, int(self._budget // (X.shape[0] * (8 + 3 * X.element_size()))))
+        parts = [self._product(part) for part in X.split(columns, dim=1)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def _product(self, X: Tensor) -> Tensor:
+        rows = X.T.contiguous()
+        with self.risk.evaluating():  # backward passes evaluate checkpointed parts again
+            total = torch.zeros(rows.shape, dtype=torch.float64, device=self.device)
+            for batch, graph in self._graphs():
+                width = self._width(batch)
+                for part, out in zip(rows.split(width), total.split(width), strict=True):
+                    out += self._multiply(graph, part)
+        result = (total / self.risk.divisor).to(self.dtype).T
+        if not bool(torch.isfinite(result).all()):
+            raise NonFiniteError(
+                f"A product with {type(self).__name__} is NaN or infinite. Check the vector, the "
+                "parameters and the data; second derivatives can overflow where the loss does not."
+            )
+        return result
+
+    def _graphs(self) -> Iterator[tuple[Batch, BatchGraph]]:
+        """Walk the batches with their graphs, keeping as many as the budget allows."""
+        if self.risk.version() != self._version:  # the parameters moved
+            self._kept.clear()
+            self._version = self.risk.version()
+        for number, batch in enumerate(self.risk.batches):
+            graph = self._kept.get(number)
+            if graph is None:
+                self._measure(batch)
+                graph = self._graph(batch)
+                self._confirm(graph, batch)
+                if self.risk.batches.is_fixed and self._fits(number, batch):
+                    self._kept[number] = graph
+            yield batch, graph
+
+    def _confirm(self, graph: BatchGraph, batch: Batch) -> None:
+        """Refuse, once, a matrix that is not symmetric: some layers of PyTorch have such a bug."""
+        if self._is_confirmed or self.dtype.itemsize < 4:  # half precision is noise of this size
+            return
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randn(2, self.space.size, generator=generator).to(self.device, self.dtype)
+        Hu, Hv = (graph.product(row[None], batched=False)[0].double() for row in rows)
+        u, v = rows.double()
+        # One number, but for rounding: up to about 1e-12 in float64 and 1e-3 in float32 or TF32.
+        slack, size = 1e-8 if self.dtype == torch.float64 else 1e-2, Hu.norm() + Hv.norm()
+        is_zero = size <= batch.size * torch.finfo(self.dtype).eps ** 0.5  # but for rounding
+        if not is_zero and (u @ Hv - v @ Hu).abs() > slack * size:
+            raise UnsupportedModelError(
+                f"{type(self).__name__} is not symmetric: uᵀAv = {u @ Hv:.4g}, vᵀAu = {v @ Hu:.4g}."
+                " An operation in the model has a wrong second derivative (in PyTorch 2.13 "
+                "`weight_norm` has). Replace it, e.g. with `parametrize.remove_parametrizations`."
+            )
+        self._is_confirmed = True
+
+    def _measure(self, batch: Batch) -> None:
+        """Build one graph only to count what it saves.
+
+        The hooks that count also switch off PyTorch's check for tensors changed in place, so the
+        graph built under them is thrown away.
+        """
+        if self._bytes_per_sample is not None:
+            return
+        saved: dict[int, int] = {}
+
+        def count(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            saved[storage.data_ptr()] = storage.nbytes()
+            return tensor.detach()
+
+        with saved_tensors_hooks(count, lambda tensor: tensor):
+            self._graph(batch)
+        self._bytes_per_sample = sum(saved.values()) / batch.size
+
+    def _graph_bytes(self, batch: Batch) -> float:
+        return (self._bytes_per_sample or 0.0) * batch.size
+
+    def _fits(self, number: int, batch: Batch) -> bool:
+        # Batches are kept from the first on, so `number + 1` of them would be held.
+        return (number + 1) * self._graph_bytes(batch) <= self._budget
+
+    def _width(self, batch: Batch) -> int:
+        """Return how many columns share a backward pass."""
+        if not self._can_batch:
+            return 1
+        on_cpu = self.device.type == "cpu"
+        shared = _CPU_SHARED_BYTES if on_cpu else self._budget // 4
+        return max(1, min(_MOST_COLUMNS, int(shared // max(self._graph_bytes(batch), 1.0))))
+
+    def _multiply(self, graph: BatchGraph, rows: Tensor) -> Tensor:
+        if rows.shape[0] > 1 and self._can_batch:
+            try:
+                with warnings.catch_warnings():
+                    # An operation without a batching rule is looped inside; looping here is leaner.
+                    warnings.filterwarnings("error", message="There is a performance drop")
+                    return graph.product(rows, batched=True)
+            except (RuntimeError, UserWarning):
+                self._can_batch = False
+        return torch.stack([graph.product(row[None], batched=False)[0] for row in rows])
+
+
+def gradients(
+    heads: Tensor | Sequence[Tensor | None],
+    leaves: Sequence[Tensor],
+    seeds: Tensor | Sequence[Tensor] | None,
+    *,
+    create_graph: bool = False,
+    batched: bool = False,
+) -> list[Tensor | None]:
+    """Call `autograd.grad` on the heads that have a graph; None where nothing depends on a leaf."""
+    many = [heads] if isinstance(heads, Tensor) else heads
+    given = [seeds] * len(many) if seeds is None or isinstance(seeds, Tensor) else seeds
+    live = [(h, s) for h, s in zip(many, given, strict=True) if h is not None and h.requires_grad]
+    if not live:
+        return [None] * len(leaves)
+    return list(
+        torch.autograd.grad(
+            [head for head, _ in live],
+            leaves,
+            [seed for _, seed in live],
+            retain_graph=True,
+            create_graph=create_graph,
+            allow_unused=True,
+            is_grads_batched=batched,
+        )
+    )
+
+
+def split_rows(rows: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Cut rows (K, n) into one tensor per leaf, (K, *shape), or (*shape) where K is 1."""
+    lead = rows.shape[:1] if rows.shape[0] > 1 else ()
+    parts = rows.split([leaf.numel() for leaf in leaves], dim=1)
+    return [p.reshape((*lead, *leaf.shape)) for p, leaf in zip(parts, leaves, strict=True)]
+
+
+def join_rows(parts: Sequence[Tensor | None], rows: Tensor, leaves: Sequence[Tensor]) -> Tensor:
+    """Undo `split_rows`; a leaf that nothing depends on gives zeros."""
+    count = rows.shape[0]
+    flat = [
+        rows.new_zeros(count, leaf.numel()) if part is None else part.reshape(count, -1)
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    return torch.cat(flat, dim=1)
+
+
+def require_tensor_output(output: object, name: str) -> None:
+    """Refuse a model whose output is not one tensor."""
+    if not isinstance(output, Tensor):
+        raise WrongTypeError(
+            f"`{name}` needs a model that returns one tensor (or an object with `.logits`); got "
+            f"{type(output).__name__}. Wrap the model, or use `Hessian`."
+        )
+
+
+def _default_budget(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0]) // 2
+    return _CPU_BUDGET

@@ -1,0 +1,116 @@
+"""The Fisher information matrix, exact, sampled or empirical."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigenscape.batches import Batch
+from eigenscape.errors import UnsupportedModelError, require_choice, require_count
+from eigenscape.losses import CallableLoss, Noise, OutputProduct
+from eigenscape.operators._graphs import BatchGraph, JacobianGraph, RiskOperator
+from eigenscape.risk import EmpiricalRisk
+
+_NOISE_BLOCK = 256
+
+
+class Fisher(RiskOperator):
+    """F = mean E[g gᵀ], the second moment of the gradients g of single loss terms.
+
+    kind="exact" takes the expectation over labels drawn from the model; for the losses of this
+    package it equals the Gauss-Newton matrix. kind="sampled" averages over a few such draws and is
+    unbiased for it. kind="empirical" uses the labels of the data: it is another matrix, which does
+    not approach the Hessian unless the model fits the label distribution.
+
+    A term is a position for `CrossEntropy` and a sample for other losses. All three are Jᵀ B J with
+    B at the output, so no gradient of a single sample is ever stored. Cost: as `GaussNewton`.
+
+    Example:
+        With the data's labels and ½(w x)² the gradient of a sample is w x², so F = mean w² x⁴.
+
+        >>> import torch
+        >>> from eigenscape.losses import SquaredError
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> with torch.no_grad(): _ = model.weight.fill_(2.0)
+        >>> x = torch.tensor([[1.0], [3.0]])
+        >>> risk = EmpiricalRisk(model, SquaredError(), (x, 0 * x))
+        >>> Fisher(risk, kind="empirical") @ torch.ones(1)
+        tensor([164.])
+    """
+
+    def __init__(
+        self,
+        risk: EmpiricalRisk,
+        *,
+        kind: str = "exact",
+        num_samples: int = 1,
+        seed: int = 0,
+        memory_budget: int | None = None,
+    ) -> None:
+        """Define the operator; nothing is computed before the first product.
+
+        Args:
+            risk: The function to differentiate; its model must return one tensor.
+            kind: "exact", "sampled" or "empirical".
+            num_samples: Labels drawn per term, for "sampled".
+            seed: Fixes the drawn labels, whatever the batches and the device.
+            memory_budget: As for `Hessian`.
+
+        Raises:
+            UnsupportedModelError: If labels must be drawn and the loss has no likelihood.
+        """
+        super().__init__(risk, memory_budget)
+        self._kind = require_choice(kind, ("exact", "sampled", "empirical"), "Fisher(kind=...)")
+        self._num_samples = require_count(num_samples, "Fisher(num_samples=...)")
+        self._seed = require_count(seed, "Fisher(seed=...)", at_least=0)
+        if kind == "sampled" and not risk.batches.is_fixed:
+            raise UnsupportedModelError(
+                "`Fisher(kind='sampled')` fixes a label per sample, so every pass must see the "
+                "samples in one order; this loader is read anew each time. Raise "
+                "`EmpiricalRisk(keep_data_bytes=...)` or use kind='exact'."
+            )
+        if isinstance(risk.loss, CallableLoss) and kind != "empirical":
+            raise UnsupportedModelError(
+                f"`Fisher(kind='{kind}')` draws labels from the model and needs a loss with a "
+                "likelihood: CrossEntropy, SquaredError or BinaryCrossEntropy; got a plain "
+                "function. Use `Fisher(risk, kind='empirical')` or `GaussNewton(risk)`."
+            )
+
+    def _graph(self, batch: Batch) -> BatchGraph:
+        return JacobianGraph(self.risk, batch, self._curvature, "Fisher")
+
+    def _curvature(self, output: Tensor, batch: Batch) -> OutputProduct:
+        loss = self.risk.loss
+        if self._kind == "exact":
+            return loss.hessian_at(output, batch.target)
+        if self._kind == "empirical":
+            r = loss.residual(output, batch.target)[None]
+        else:
+            noises = (self._noise(batch, draw) for draw in range(self._num_samples))
+            r = torch.stack([loss.sample_residual(output, batch.target, noise) for noise in noises])
+        dims = [1 + dim for dim in loss.term_dims(output, batch.target)]
+
+        def product(tangent: Tensor) -> Tensor:
+            rt = r * tangent
+            # A term without other dimensions (one number per sample) has nothing to sum over.
+            return (r * (rt.sum(dims, keepdim=True) if dims else rt)).mean(0)
+
+        return product
+
+    def _noise(self, batch: Batch, draw: int) -> Noise:
+        """Return uniform numbers that depend on the sample's number, not on its batch."""
+
+        def noise(shape: torch.Size) -> Tensor:
+            first, last = batch.first, batch.first + shape[0]
+            blocks = range(first // _NOISE_BLOCK, (last - 1) // _NOISE_BLOCK + 1)
+            drawn = torch.cat([self._noise_block(draw, block, shape[1:]) for block in blocks])
+            start = first - blocks.start * _NOISE_BLOCK
+            return drawn[start : start + shape[0]].to(self.device)
+
+        return noise
+
+    def _noise_block(self, draw: int, block: int, shape: torch.Size) -> Tensor:
+        sequence = np.random.SeedSequence([self._seed, draw, block])
+        generator = np.random.Generator(np.random.Philox(sequence))
+        uniform = torch.from_numpy(generator.random((_NOISE_BLOCK, *shape)))
+        # Keep clear of 0 and 1, where the inverse normal distribution is infinite.
+        return uniform.clamp_(1e-16, 1 - 1e-16)

@@ -1,0 +1,136 @@
+"""Which of a model's parameters are differentiated, and whether they can be."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eigenscape.errors import (
+    EmptySelectionError,
+    SubstitutionWarning,
+    UnsupportedModelError,
+    WrongTypeError,
+)
+from eigenscape.space import ParamSpace
+
+
+def uncompiled(model: Any) -> Any:
+    """Return the module inside `torch.compile(module)`, which has no second derivative."""
+    inner = getattr(model, "_orig_mod", None)
+    if not isinstance(inner, nn.Module):
+        return model
+    warnings.warn(
+        "A compiled model has no second derivative; the module that was compiled is used instead "
+        "(exact, slower).",
+        SubstitutionWarning,
+        stacklevel=3,
+    )
+    return inner
+
+
+def _refuse_odd_embeddings(model: nn.Module) -> None:
+    for name, part in model.named_modules():
+        embeds = isinstance(part, nn.Embedding | nn.EmbeddingBag)
+        if embeds and (part.sparse or part.max_norm is not None):
+            what, value = ("sparse", "False") if part.sparse else ("max_norm", "None")
+            why = "cannot be differentiated twice" if part.sparse else "moves its weights in use"
+            raise UnsupportedModelError(
+                f"`{name}` {why} (`{what}`). Set `model.{name}.{what} = {value}` for the analysis."
+            )
+
+
+def select_parameters(model: object, params: object) -> dict[str, Tensor]:
+    """Return the parameters to differentiate, by name.
+
+    Args:
+        model: An `nn.Module`, or a pure function of parameters and inputs.
+        params: For a module, names or patterns, or None for all that are not frozen; for a
+            function, its parameters.
+
+    Returns:
+        The live tensors by name; tied ones once.
+
+    Raises:
+        WrongTypeError: If model or params are of another kind.
+        EmptySelectionError: If nothing is selected.
+    """
+    if isinstance(model, nn.Module):
+        _refuse_odd_embeddings(model)
+        if isinstance(params, Mapping):
+            raise WrongTypeError(
+                "`EmpiricalRisk(params=...)` of a module takes names or patterns; got a mapping. "
+                "Load values into the module, or pass a function `f(params, x)` as model."
+            )
+        named = dict(model.named_parameters())
+        if not named:
+            raise EmptySelectionError("The model has no parameters. Expected at least one.")
+        if params is None:
+            chosen = {name: p for name, p in named.items() if p.requires_grad}
+            if not chosen:
+                raise EmptySelectionError(
+                    f"All {len(named)} parameters are frozen (`requires_grad=False`). Unfreeze "
+                    "some, or name them with `params=`."
+                )
+            return dict(chosen)
+        patterns = [params] if isinstance(params, str) else params
+        if not isinstance(patterns, Iterable) or not all(isinstance(p, str) for p in patterns):
+            raise WrongTypeError(
+                "`EmpiricalRisk(params=...)` of a module takes names or patterns of parameters; "
+                f"got {params!r}."
+            )
+        space = ParamSpace.of(named)
+        wanted = set(space.restrict(space.block(*patterns)).names)
+        return {name: p for name, p in named.items() if name in wanted}
+    if not callable(model):
+        raise WrongTypeError(
+            "`EmpiricalRisk(model=...)` must be an nn.Module or a function `f(params, x)`; got "
+            f"{type(model).__name__}."
+        )
+    if not isinstance(params, Mapping) or not params:
+        raise WrongTypeError(
+            "`EmpiricalRisk(model=function)` needs `params=` as a dict of name to tensor; got "
+            f"{type(params).__name__}."
+        )
+    return {str(name): tensor for name, tensor in params.items()}
+
+
+def common_kind(params: dict[str, Tensor]) -> tuple[torch.dtype, torch.device]:
+    """Return the one dtype and device of all parameters.
+
+    Args:
+        params: The parameters by name.
+
+    Returns:
+        Both.
+
+    Raises:
+        WrongTypeError: If they are not real floating-point tensors of one kind with values.
+        EmptySelectionError: If they have no entries.
+    """
+    for name, tensor in params.items():
+        if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise WrongTypeError(
+                f"Parameter '{name}' must be a real floating-point tensor; got {kind}. "
+                "Exclude it with `params=`, or store it as a buffer."
+            )
+    kinds = {(tensor.dtype, tensor.device) for tensor in params.values()}
+    if len(kinds) > 1:
+        shown = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        raise WrongTypeError(
+            f"All parameters must share one dtype and device; got {shown}. Convert the model, e.g. "
+            "`model.to('cpu', torch.float64)`, or choose some with `params=`."
+        )
+    if not sum(tensor.numel() for tensor in params.values()):
+        raise EmptySelectionError(
+            f"The {len(params)} selected parameters have no entries. Expected at least one."
+        )
+    dtype, device = kinds.pop()
+    if device.type == "meta":
+        raise WrongTypeError(
+            "The parameters are on the device 'meta', which holds no values. Load them first, e.g. "
+            "`model.to_empty(device='cpu')` and `model.load_state_dict(...)`."
+        )
+    return dtype, device

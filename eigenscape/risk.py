@@ -1,0 +1,404 @@
+"""The function whose curvature is studied: a model, a loss, parameters and data.
+
+This is the only place where a user's world meets ours. It evaluates the model as a pure function of
+its parameters, in a fixed mode, without touching `.grad`, the train/eval flags it finds, or the
+buffers; it sums loss terms over batches in float64 and divides once by their number.
+"""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from eigenscape.batches import Batch, BatchSource
+from eigenscape.errors import (
+    EmptySelectionError,
+    NonDeterministicRiskError,
+    NonFiniteError,
+    ShapeError,
+    SubstitutionWarning,
+    UnsupportedModelError,
+    require_choice,
+)
+from eigenscape.losses import Loss, as_loss
+from eigenscape.parameters import common_kind, select_parameters, uncompiled
+from eigenscape.precision import full_precision
+from eigenscape.space import ParamSpace
+
+Params: TypeAlias = dict[str, Tensor]
+_KEEP_DATA_BYTES = 2 * 2**30
+
+
+class EmpiricalRisk:
+    """Mean (or sum) of a loss over data, as a function of a model's parameters.
+
+    The parameters are read live: after a training step the same risk describes the new point.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False).double()
+        >>> with torch.no_grad(): _ = model.weight.fill_(2.0)
+        >>> x = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+        >>> from eigenscape.losses import SquaredError
+        >>> risk = EmpiricalRisk(model, SquaredError(), (x, torch.zeros_like(x)))
+        >>> risk.value(), risk.gradient().tolist()          # ½·mean (2x)², its derivative mean 2x²
+        (10.0, [10.0])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[..., Any],
+        loss: Loss | nn.Module | Callable[..., Any],
+        data: object,
+        *,
+        params: str | Sequence[str] | Mapping[str, Tensor] | None = None,
+        batch_size: int | None = None,
+        mode: str = "eval",
+        reduction: str = "mean",
+        check_deterministic: bool = True,
+        keep_data_bytes: int = _KEEP_DATA_BYTES,
+    ) -> None:
+        """Look at model, loss and data, and probe that the loss is a function of the parameters.
+
+        Args:
+            model: An `nn.Module`, or a pure function `f(params, *inputs)` of a dict of tensors.
+            loss: `CrossEntropy()`, `SquaredError()`, `BinaryCrossEntropy()`, their PyTorch
+                counterparts, or any function of (output, target); see `losses`.
+            data: Tensors (inputs, target), a Dataset, a DataLoader or a list of batches; see
+                `batches`. Loaders are read once and kept where they fit `keep_data_bytes`.
+            params: For a module, names or patterns of the parameters to differentiate (all with
+                `requires_grad` by default; the rest are constants). For a function, its parameters.
+            batch_size: Most samples to process at a time. It changes memory and speed, no answer.
+            mode: "eval" evaluates with dropout off and BatchNorm frozen, whatever the model's flags
+                are now; "keep" leaves every module in the mode it is in.
+            reduction: "mean" divides by the number of loss terms, "sum" does not divide.
+            check_deterministic: Evaluate twice and refuse if the two disagree.
+            keep_data_bytes: Most device memory for batches read from a loader.
+
+        Raises:
+            EigenscapeError: One of its kinds, if model, loss, data or parameters cannot be used.
+        """
+        model = uncompiled(model)
+        self._module = model if isinstance(model, nn.Module) else None
+        self._model = model
+        self.loss = as_loss(loss)
+        self._mode = require_choice(mode, ("eval", "keep"), "EmpiricalRisk(mode=...)")
+        self.reduction = require_choice(reduction, ("mean", "sum"), "EmpiricalRisk(reduction=...)")
+        self._all = self._selected = select_parameters(model, params)
+        self.dtype, self.device = common_kind(self._selected)
+        self.space = ParamSpace.of(self._selected)
+        self.batches = BatchSource(
+            data,
+            batch_size=batch_size,
+            device=self.device,
+            dtype=self.dtype,
+            keep_bytes=keep_data_bytes,
+        )
+        self.batches.keep()
+        self._num_terms, self._num_samples = self._probe(check_deterministic)
+
+    @property
+    def num_terms(self) -> float:
+        """Number of loss terms over all data (total weight, where terms are weighted)."""
+        return self._num_terms
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples over all data."""
+        return self._num_samples
+
+    @property
+    def divisor(self) -> float:
+        """What sums over all data are divided by: the number of terms, or 1."""
+        return self._num_terms if self.reduction == "mean" else 1.0
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The model if it is an `nn.Module`, else None."""
+        return self._module
+
+    def parameters(self) -> Params:
+        """Return the selected parameters as they are now, detached, in the order of the space."""
+        return {name: tensor.detach() for name, tensor in self._selected.items()}
+
+    def version(self) -> tuple[object, ...]:
+        """Return a value that changes whenever the model does, to know when kept work is stale.
+
+        PyTorch counts writes to a tensor, but not those through `.data`; so a sum is looked at too.
+        """
+        tensors = list(self._all.values())
+        modes: list[bool] = []
+        if self._module is not None:
+            tensors += [*self._module.parameters(), *self._module.buffers()]
+            modes = [part.training for part in self._module.modules()]
+        plain = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
+        sums = [t.detach().sum(dtype=torch.float64).to(self.device) for t in plain]
+        marks = ((t.data_ptr(), t._version) for t in tensors)
+        return (*marks, *torch.stack(sums).tolist(), *(modes if self._mode == "keep" else ()))
+
+    def restricted(self, names: Sequence[str]) -> "EmpiricalRisk":
+        """Return the same risk as a function of some of its parameters, the rest held fixed.
+
+        Args:
+            names: Tensor names, layer names or patterns; see `ParamSpace.block`.
+
+        Returns:
+            A risk that shares model, loss and data with this one.
+        """
+        space = self.space.restrict(self.space.block(*names))
+        other = copy.copy(self)
+        other._selected = {name: self._selected[name] for name in space.names}
+        other.space = space
+        return other
+
+    def output(self, params: Params, batch: Batch) -> Any:
+        """Evaluate the model; call it inside `evaluating()`.
+
+        Args:
+            params: Values for the selected parameters.
+            batch: The inputs.
+
+        Returns:
+            The model's output; the logits where it returns an object or a dict that has them.
+        """
+        if self._module is None:
+            params = {**self._constants(), **params}
+            return _logits(self._model(params, *batch.args, **batch.kwargs))
+        state = {**self._constants(), **params}
+        return _logits(
+            torch.func.functional_call(self._module, state, batch.args, batch.kwargs, strict=False)
+        )
+
+    def total(self, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the sum of a batch's loss terms and their number; inside `evaluating()`."""
+        return self.loss.total(self.output(params, batch), batch.target)
+
+    def value(self) -> float:
+        """Return the loss over all data. Cost: one forward pass.
+
+        Raises:
+            NonFiniteError: If it is NaN or infinite.
+        """
+        with torch.no_grad(), self.evaluating():
+            total, count = self._sums(self.batches)
+        return total / (count if self.reduction == "mean" else 1.0)
+
+    @full_precision()
+    def gradient(self) -> Tensor:
+        """Return the flat gradient (n,). Cost: one forward and one backward pass.
+
+        Raises:
+            NonFiniteError: If it has NaN or infinite entries.
+        """
+        with torch.enable_grad(), self.evaluating():
+            total = torch.zeros(self.space.size, dtype=torch.float64, device=self.device)
+            for batch in self.batches:
+                leaves = leaf_copies(self.parameters())
+                loss, _ = self.total(leaves, batch)
+                total += flat_gradient(loss, leaves)
+        gradient = (total / self.divisor).to(self.dtype)
+        if not bool(torch.isfinite(gradient).all()):
+            raise NonFiniteError(
+                "The gradient has NaN or infinite entries. Check the loss (`risk.value()`), the "
+                "data and the parameters for NaN, infinity or overflow."
+            )
+        return gradient
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put the model in its mode and route around kernels without a second derivative.
+
+        Fused attention has no double backward, so the math kernel is used; cuDNN's recurrent
+        kernels have none either. Only the selected parameters require gradients meanwhile, since
+        activation checkpointing evaluates the module itself again, in the middle of a backward
+        pass. Everything is restored on leaving, also after an error.
+        """
+        module = self._module
+        modules = list(module.modules()) if module is not None else []
+        modes = [part.training for part in modules]
+        named = list(module.named_parameters()) if module is not None else []
+        flipped = [p for name, p in named if p.requires_grad != (name in self._selected)]
+        fastpath = torch.backends.mha.get_fastpath_enabled()
+        with ExitStack() as stack:
+            if torch.is_inference_mode_enabled():
+                stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(full_precision())
+            stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
+            if any(isinstance(part, nn.RNNBase) for part in modules):
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            try:
+                torch.backends.mha.set_fastpath_enabled(False)
+                if self._mode == "eval":
+                    for part in modules:
+                        part.training = False
+                for parameter in flipped:
+                    parameter.requires_grad = not parameter.requires_grad
+                yield
+            finally:
+                torch.backends.mha.set_fastpath_enabled(fastpath)
+                for parameter in flipped:
+                    parameter.requires_grad = not parameter.requires_grad
+                for part, training in zip(modules, modes, strict=True):
+                    part.training = training
+
+    def _constants(self) -> Params:
+        """Return everything the model needs beside the selected parameters, as constants."""
+        if self._module is None:
+            return {n: p.detach() for n, p in self._all.items() if n not in self._selected}
+        constants = {
+            name: parameter.detach()
+            for name, parameter in self._module.named_parameters()
+            if name not in self._selected
+        }
+        if self._mode == "keep":
+            # A module in train mode writes into its buffers; it gets copies to write into.
+            constants.update({n: b.detach().clone() for n, b in self._module.named_buffers()})
+        return constants
+
+    def _sums(self, batches: Any) -> tuple[float, float]:
+        total = count = 0.0
+        params = self.parameters()
+        for batch in batches:
+            batch_total, batch_count = self.total(params, batch)
+            if batch_total.ndim != 0 or not batch_total.is_floating_point():
+                raise ShapeError(
+                    "The loss of a batch must be one real number; got shape "
+                    f"{tuple(batch_total.shape)}, {batch_total.dtype}."
+                )
+            total += batch_total.double().item()
+            count += batch_count.double().item()
+        if not (math.isfinite(total) and math.isfinite(count)):
+            raise NonFiniteError(
+                f"The loss is {total} ({count:g} terms). Check the data and the parameters for NaN "
+                "or infinity, e.g. `all(p.isfinite().all() for p in model.parameters())`."
+            )
+        return total, count
+
+    def _probe(self, check: bool) -> tuple[float, int]:
+        """Evaluate once to learn the counts, and again to see that nothing is random."""
+        spy = _AttentionSpy()
+        with torch.no_grad(), self.evaluating():
+            with spy:
+                total, count = self._sums(self.batches)
+            samples = sum(batch.size for batch in self.batches)
+            if not count > 0:
+                raise EmptySelectionError(
+                    f"The data hold {samples} samples but no loss term (count {count:g}): every "
+                    "target is ignored or has weight zero."
+                )
+            if check:
+                self._require_same_output()
+                if not self.batches.is_whole:
+                    self._require_same_pass(total, count)
+        if spy.found:
+            warnings.warn(
+                "The model uses fused attention, which has no second derivative; its math kernel "
+                "is used inside products instead (exact, more memory).",
+                SubstitutionWarning,
+                stacklevel=3,
+            )
+        self._require_batch_free()
+        return count, samples
+
+    def _require_same_output(self) -> None:
+        """Evaluate one batch twice; dropout and the like show up here."""
+        batch, params = next(iter(self.batches)), self.parameters()
+        outputs = [self.output(params, batch) for _ in range(2)]
+        losses = [self.loss.total(z, batch.target)[0] for z in outputs]
+        for what, (first, second) in {"model": outputs, "loss": losses}.items():
+            if not isinstance(first, Tensor):
+                continue
+            # Logits of −∞ mark classes that cannot occur: equal, but their difference is NaN.
+            same = (first == second) | (first.isnan() & second.isnan())
+            difference = (first - second).abs()[~same].sum().item()
+            if not difference <= self._slack() * first.abs().nan_to_num(posinf=0.0).sum().item():
+                raise NonDeterministicRiskError(
+                    f"The {what} gave two results for one batch, {difference:.2g} apart. Use "
+                    "`mode='eval'` or take the randomness out; pass `check_deterministic=False` "
+                    "only if you mean it."
+                )
+
+    def _require_same_pass(self, total: float, count: float) -> None:
+        """Walk the loader anew; random augmentation and dropped batches show up here."""
+        again, count_again = self._sums(self.batches.fresh())
+        slack = self._slack() * max(abs(again), abs(total))
+        if count != count_again or not abs(again - total) <= slack:
+            raise NonDeterministicRiskError(
+                f"Two passes over the data gave losses {total / count:.6g} ({count:g} terms) and "
+                f"{again / max(count_again, 1e-300):.6g} ({count_again:g} terms). Turn off random "
+                "augmentation and `drop_last` with shuffling, or pass `list(loader)` for one draw."
+            )
+
+    def _slack(self) -> float:
+        # Same numbers in another order differ by rounding; √eps is far above that, and far below
+        # what any real randomness does.
+        return float(torch.finfo(self.dtype).eps ** 0.5)
+
+    def _require_batch_free(self) -> None:
+        """Refuse batch statistics over several batches: batches would change the answer."""
+        modules = [] if self._module is None else self._module.named_modules()
+        coupled = [
+            name
+            for name, part in modules
+            if isinstance(part, nn.modules.batchnorm._BatchNorm)
+            and (part.running_mean is None or (part.training and self._mode == "keep"))
+        ]
+        if coupled and sum(1 for _ in self.batches) > 1:
+            raise UnsupportedModelError(
+                f"`{coupled[0]}` normalises by the statistics of its batch, so the loss depends on "
+                "how the data are batched. Use `mode='eval'` with running statistics, or give all "
+                "data as one batch (`batch_size=` at least the number of samples)."
+            )
+
+
+class _AttentionSpy(TorchFunctionMode):
+    """Notices calls of fused attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # `nn.MultiheadAttention` takes the fused kernel only where no weights are asked for.
+        if func is F.scaled_dot_product_attention or (
+            func is F.multi_head_attention_forward and not kwargs.get("need_weights", True)
+        ):
+            self.found = True
+        return func(*args, **kwargs)
+
+
+def leaf_copies(params: Params) -> Params:
+    """Return new leaves that share the parameters' memory, so that `.grad` is never touched."""
+    return {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
+
+
+def flat_gradient(loss: Tensor, leaves: Params) -> Tensor:
+    """Return the flat float64 gradient of a scalar; leaves that it does not use give zeros."""
+    if not loss.requires_grad:
+        return torch.cat([torch.zeros_like(leaf).flatten() for leaf in leaves.values()]).double()
+    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    parts = [
+        torch.zeros_like(leaf) if part is None else part
+        for part, leaf in zip(found, leaves.values(), strict=True)
+    ]
+    return torch.cat([part.flatten() for part in parts]).double()
+
+
+def _logits(output: Any) -> Any:
+    """Take the logits out of an output object, a dict or a tuple that holds them."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping) and isinstance(output.get("logits"), Tensor):
+        return output["logits"]
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    return output

@@ -1,0 +1,294 @@
+"""The Hessian: memory, kept graphs, unusual models. The numbers are in `tests/contracts`."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from eigenscape.errors import (
+    InvalidArgumentError,
+    SubstitutionWarning,
+    UnsupportedModelError,
+    WrongTypeError,
+)
+from eigenscape.losses import CrossEntropy, SquaredError
+from eigenscape.operators import Fisher, GaussNewton, Hessian, LayerHessian, Residual
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.testing import check_operator, dense_hessian
+from tests.cases import case, mlp
+
+X = torch.randn(11, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = torch.arange(11) % 3
+
+
+def risk_of(model: nn.Module, **options: Any) -> EmpiricalRisk:
+    return EmpiricalRisk(model, CrossEntropy(), (X, Y), **options)
+
+
+def oracle(model: nn.Module) -> Tensor:
+    theta = {name: p.detach() for name, p in model.named_parameters()}
+    call = torch.func.functional_call
+    return dense_hessian(lambda p: F.cross_entropy(call(model, p, (X,)), Y), theta)
+
+
+# --- memory ---
+
+
+@pytest.mark.parametrize("name", ["mlp-tanh", "attention-module", "lstm", "pure-function"])
+@pytest.mark.parametrize("budget", [0, 3000, 10**5])
+def test_the_budget_changes_no_answer(name: str, budget: int) -> None:
+    c = case(name)
+    X = torch.randn(c.hessian().shape[0], 3)
+    for operator, dense in (
+        (Hessian(c.risk(3), memory_budget=budget), c.hessian()),
+        (GaussNewton(c.risk(3), memory_budget=budget), c.gauss_newton()),
+    ):
+        for _ in range(2):
+            torch.testing.assert_close(operator @ X, dense @ X, rtol=1e-10, atol=1e-12)
+
+
+def test_what_fits_is_kept_and_used_again() -> None:
+    model = CountedCalls()
+    risk = risk_of(model, batch_size=4)
+    kept, fresh = Hessian(risk), Hessian(risk, memory_budget=0)
+    x = torch.ones(risk.space.size)
+    for operator, again in ((kept, 0), (fresh, 3)):
+        operator @ x
+        before = model.calls
+        operator @ x
+        assert model.calls - before == again
+
+
+class CountedCalls(nn.Module):
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp(4, 5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.body(x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Hessian,
+        GaussNewton,
+        Residual,
+        Fisher,
+        lambda risk: Fisher(risk, kind="sampled"),
+        lambda risk: LayerHessian(risk, "body.0"),
+    ],
+    ids=["hessian", "gauss-newton", "residual", "fisher", "sampled", "layer"],
+)
+def test_graphs_are_freed_with_their_operator(make: Callable[[EmpiricalRisk], Any]) -> None:
+    outputs: list[weakref.ref[Tensor]] = []
+
+    class Watched(CountedCalls):
+        def forward(self, x: Tensor) -> Tensor:
+            z = super().forward(x)
+            outputs.append(weakref.ref(z))
+            return z
+
+    risk = risk_of(Watched(), batch_size=4)
+    operator = make(risk)
+    gc.collect()
+    gc.disable()  # what is freed below is freed by its last reference, not by the collector
+    try:
+        result = operator @ torch.ones(operator.shape[1], 2)
+        assert result.grad_fn is None
+        del operator, result
+        alive = [ref for ref in outputs if ref() is not None]
+        assert not alive
+    finally:
+        gc.enable()
+
+
+# --- models that other tools stumble over ---
+
+
+class Checkpointed(nn.Module):
+    """Three layers, the middle one evaluated again during every backward pass."""
+
+    use = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(4, 5), nn.Linear(5, 6), nn.Linear(6, 3)
+        self.drop = nn.Dropout()
+
+    def inner(self, h: Tensor) -> Tensor:
+        return self.drop(torch.tanh(self.middle(torch.tanh(h))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        h = checkpoint(self.inner, h, use_reentrant=False) if self.use else self.inner(h)
+        return self.last(h)
+
+
+@pytest.mark.parametrize("budget", [None, 0])
+def test_activation_checkpointing_is_exact(budget: int | None) -> None:
+    model = Checkpointed().eval()
+    model.use = False
+    H = oracle(model)
+    model.use = True
+    model.train()  # recomputation must see the mode of the risk, not that of the model
+    for batch_size in (4, None):
+        risk = risk_of(model, batch_size=batch_size)
+        check_operator(Hessian(risk, memory_budget=budget), H)
+        found = GaussNewton(risk).to_dense() + Residual(risk).to_dense()
+        torch.testing.assert_close(found, H, atol=1e-13, rtol=1e-10)
+        for layer, block in (("first", slice(0, 25)), ("last", slice(61, 82))):
+            found = LayerHessian(risk, layer).to_dense()
+            torch.testing.assert_close(found, H[block, block], atol=1e-13, rtol=1e-10)
+    with pytest.warns(
+        SubstitutionWarning, match="activation checkpointing evaluates 'middle' again"
+    ):
+        inside = LayerHessian(risk, "middle")
+    torch.testing.assert_close(inside.to_dense(), H[25:61, 25:61], atol=1e-13, rtol=1e-10)
+
+
+@pytest.mark.parametrize("names", [["first"], ["middle.weight", "last"]])
+def test_activation_checkpointing_with_some_of_the_parameters(names: list[str]) -> None:
+    model = Checkpointed().eval()
+    model.use = False
+    H = oracle(model)
+    model.use = True
+    risk = risk_of(model, params=names)
+    index = risk_of(model).space.block(*names).index()
+    torch.testing.assert_close(Hessian(risk).to_dense(), H[index][:, index], atol=1e-13, rtol=1e-10)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_layers_that_write_in_place() -> None:
+    model = nn.Sequential(
+        nn.Linear(4, 5),
+        nn.ReLU(inplace=True),
+        nn.Linear(5, 6),
+        nn.SiLU(inplace=True),
+        nn.Linear(6, 3),
+    )
+    H, risk = oracle(model), risk_of(model, batch_size=4)
+    check_operator(Hessian(risk), H)
+    for layer in "024":
+        block = risk.space.block(layer).index()
+        check_operator(LayerHessian(risk, layer), H[block][:, block])
+
+
+class Squashed(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return torch.tanh(weight) * weight.norm()
+
+
+def test_weights_behind_a_parametrization() -> None:
+    model = mlp(4, 5, 3)
+    nn.utils.parametrize.register_parametrization(model[0], "weight", Squashed())
+    risk = risk_of(model, batch_size=4)
+    expected = dense_hessian(
+        lambda p: F.cross_entropy(torch.func.functional_call(model, p, (X,)), Y), risk.parameters()
+    )
+    check_operator(Hessian(risk), expected)
+    name = "0.parametrizations.weight"
+    with pytest.warns(SubstitutionWarning, match="not known to be linear"):
+        block = LayerHessian(risk, name)
+    index = risk.space.block(name).index()
+    check_operator(block, expected[index][:, index])
+
+
+def test_wrong_second_derivatives_are_noticed_where_they_break_symmetry() -> None:
+    model = mlp(4, 5, 3)
+    nn.utils.parametrizations.weight_norm(model[0])
+    weight = {"v": torch.randn(5, 4, requires_grad=True), "g": torch.rand(5, 1, requires_grad=True)}
+    right = torch.autograd.gradgradcheck(
+        lambda v, g: torch._weight_norm(v, g, 0), tuple(weight.values()), raise_exception=False
+    )
+    risk = risk_of(model, batch_size=4)
+    if right:  # this PyTorch has it right
+        H = Hessian(risk).to_dense()
+        torch.testing.assert_close(H, H.T)
+        return
+    with pytest.raises(UnsupportedModelError, match=r"Hessian is not symmetric: uᵀAv = "):
+        Hessian(risk) @ torch.ones(risk.space.size)
+    assert (GaussNewton(risk) @ torch.ones(risk.space.size)).isfinite().all()
+
+
+def test_operations_without_a_batching_rule_are_looped() -> None:
+    class Odd(torch.autograd.Function):
+        """x³ by hand, which knows nothing of batched gradients."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            if g.ndim != 2:
+                raise RuntimeError("needs two dimensions")
+            return 3 * g * x**2
+
+    function = lambda p, x: Odd.apply(x @ p["w"])  # noqa: E731
+    params = {"w": torch.randn(4, 2)}
+    risk = EmpiricalRisk(function, SquaredError(), (X, X[:, :2]), params=params, batch_size=4)
+    loss = lambda p: 0.5 * ((X @ p["w"]) ** 3 - X[:, :2]).square().sum() / 11  # noqa: E731
+    check_operator(Hessian(risk), dense_hessian(loss, params))
+
+
+def test_models_that_ignore_their_parameters() -> None:
+    function = lambda p, x: x[:, :3]  # noqa: E731
+    risk = EmpiricalRisk(
+        function, CrossEntropy(), (X, Y), params={"a": torch.ones(2), "b": torch.ones(())}
+    )
+    for kind in (Hessian, GaussNewton, Residual, Fisher):
+        check_operator(kind(risk), torch.zeros(3, 3), atol=1e-300)
+    assert not risk.gradient().any()
+
+
+def test_many_columns_and_scalar_parameters() -> None:
+    c = case("pure-function")
+    X = torch.randn(36, 150)
+    torch.testing.assert_close(Hessian(c.risk(7)) @ X, c.hessian() @ X, rtol=1e-10, atol=1e-12)
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("kind", [Hessian, GaussNewton, Residual, Fisher])
+def test_refusals(kind: Any) -> None:
+    with pytest.raises(
+        WrongTypeError, match=rf"`{kind.__name__}\(risk\)` needs an EmpiricalRisk; got Seq"
+    ):
+        kind(mlp(4, 5, 3))
+    risk = risk_of(mlp(4, 5, 3))
+    with pytest.raises(InvalidArgumentError, match=rf"{kind.__name__}\(memory_budget=...\)"):
+        kind(risk, memory_budget=-1)
+    with pytest.raises(WrongTypeError, match=r"memory_budget=...\)` must be an integer"):
+        kind(risk, memory_budget="1G")
+
+
+def test_rounding_is_not_asymmetry() -> None:
+    """A bias before a normalisation has no curvature at all; what is left is rounding."""
+    model = nn.Sequential(
+        nn.Linear(4, 5), nn.LayerNorm(5, elementwise_affine=False), nn.Linear(5, 3)
+    )
+    with torch.no_grad():
+        model[0].weight.copy_(model[0].weight[:1].expand(5, 4))  # all outputs move together
+    risk = risk_of(model, params="0", batch_size=4)
+    for kind in (Hessian, GaussNewton, Residual):
+        assert (kind(risk) @ torch.ones(25)).isfinite().all()
+    still = EmpiricalRisk(
+        lambda p, x: x[:, :3] + (p["a"] - p["a"]),
+        CrossEntropy(),
+        (X, Y),
+        params={"a": torch.ones(3)},
+    )
+    assert Hessian(still).to_dense().norm() < 1e-15

@@ -1,0 +1,84 @@
+"""Knockouts against the formulas of Papyan, Definitions 3.1 and 3.2, written out densely."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from eigenscape.errors import NonFiniteError, ShapeError, WrongTypeError
+from eigenscape.knockout import projection_knockout, subtraction_knockout
+from eigenscape.operators import Dense
+from eigenscape.testing import check_operator, matrix_with_spectrum
+
+S = matrix_with_spectrum([6.0, 3.0, 1.0, -2.0, 0.5, 0.0, 0.2], seed=0)
+M = torch.randn(7, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+R = M[:4]
+
+
+def projector(B: Tensor) -> Tensor:
+    return torch.eye(len(B)) - B @ torch.linalg.pinv(B)
+
+
+def test_subtraction() -> None:
+    check_operator(subtraction_knockout(Dense(S), Dense(M)), S - M)
+
+
+@pytest.mark.parametrize("A", [S, M], ids=["symmetric", "square"])
+@pytest.mark.parametrize(
+    "B", [M[:, :2], M[:, :1] @ M[:1, :3], 1e-8 * M[:, :3], M[:, :0], torch.zeros(7, 2)]
+)
+def test_projection_of_square_operators(A: Tensor, B: Tensor) -> None:
+    found = projection_knockout(Dense(A), B)
+    check_operator(found, projector(B) @ A @ projector(B), rtol=1e-12)
+    assert found.is_symmetric == Dense(A).is_symmetric
+
+
+def test_projection_of_everything_leaves_nothing() -> None:
+    assert projection_knockout(Dense(S), torch.eye(7)).to_dense().abs().max() < 1e-14
+
+
+def test_projection_of_an_operator_is_that_of_its_matrix() -> None:
+    low = M[:, :2] @ M[:2]
+    check_operator(projection_knockout(Dense(S), Dense(low)), projector(low) @ S @ projector(low))
+
+
+def test_projection_of_rectangles_removes_both_singular_spaces() -> None:
+    B = R[:, :2] @ M[:2]
+    U, singular, Vt = torch.linalg.svd(B)
+    U, V = U[:, :2], Vt[:2].T
+    assert singular[2] < 1e-12
+    expected = (torch.eye(4) - U @ U.T) @ R @ (torch.eye(7) - V @ V.T)
+    check_operator(projection_knockout(Dense(R), B), expected, rtol=1e-12)
+
+
+def test_an_eigenvector_takes_its_eigenvalue_with_it() -> None:
+    values, vectors = torch.linalg.eigh(S)
+    left = torch.linalg.eigvalsh(projection_knockout(Dense(S), vectors[:, -1:]).to_dense())
+    expected = torch.cat([values[:-1], torch.zeros(1)]).sort().values
+    torch.testing.assert_close(left, expected, atol=1e-12, rtol=0)
+
+
+def test_rank_is_judged_in_the_precision_that_b_came_in() -> None:
+    B = (M[:, :1] @ M[:1, :3]).float()  # rank one but for rounding in float32
+    found = projection_knockout(Dense(S), B).to_dense()
+    close = projector(M[:, :1]) @ S @ projector(M[:, :1])
+    assert (found - close).norm() < 1e-5 * S.norm()
+
+
+def test_refusals() -> None:
+    A = Dense(S)
+    with pytest.raises(ShapeError, match=r"needs B of shape \(7, r\); got \(6, 2\)"):
+        projection_knockout(A, torch.ones(6, 2))
+    with pytest.raises(ShapeError, match=r"\(7, r\); got \(7,\)"):
+        projection_knockout(A, torch.ones(7))
+    with pytest.raises(ShapeError, match=r"needs B of shape \(4, 7\); got \(4, 3\)"):
+        projection_knockout(Dense(R), torch.ones(4, 3))
+    with pytest.raises(WrongTypeError, match="needs a LinearOperator; got Tensor"):
+        projection_knockout(S, S)  # type: ignore[arg-type]
+    for wrong in (torch.ones(7, 1, dtype=torch.int64), np.ones((7, 1)), torch.ones(7, 1) * 1j):
+        with pytest.raises(WrongTypeError, match="real floating-point tensor or an operator"):
+            projection_knockout(A, wrong)  # type: ignore[arg-type]
+    with pytest.raises(NonFiniteError, match="finite B"):
+        projection_knockout(A, torch.full((7, 1), float("nan")))
+    with pytest.raises(WrongTypeError, match="needs a LinearOperator"):
+        subtraction_knockout(A, S)  # type: ignore[arg-type]

@@ -1,0 +1,133 @@
+"""Finding a layer, cutting the graph at its output, and applying it to other parameters."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eigenscape.errors import UnknownNameError, UnsupportedModelError, WrongTypeError
+from eigenscape.layers import apply_layer, capture_tail, find_layer
+from eigenscape.losses import CrossEntropy
+from eigenscape.risk import EmpiricalRisk
+from tests.cases import Recurrent, TwoInputs, case
+
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = torch.arange(6) % 3
+
+
+def risk_of(*middle: nn.Module) -> EmpiricalRisk:
+    model = nn.Sequential(nn.Linear(4, 5), *(middle or (nn.Tanh(),)), nn.Linear(5, 3))
+    return EmpiricalRisk(model, CrossEntropy(), (X, Y))
+
+
+def test_layers_are_found_by_their_own_name_or_a_parameters() -> None:
+    risk = risk_of()
+    layer = find_layer(risk, "2")
+    assert (layer.name, layer.params, layer.fields) == (
+        "2",
+        ("2.weight", "2.bias"),
+        ("weight", "bias"),
+    )
+    assert layer.module is risk.module[2]  # type: ignore[index]
+    assert layer.obstacle is None
+    assert find_layer(risk, "2.bias").params == ("2.bias",)
+    root = EmpiricalRisk(nn.Linear(4, 3), CrossEntropy(), (X, Y))
+    assert find_layer(root, "").fields == ("weight", "bias")
+    assert find_layer(root, "weight").name == ""
+
+
+def test_unknown_layers_are_refused() -> None:
+    risk = risk_of()
+    with pytest.raises(UnknownNameError, match=r"'2.wieght'.*Nearest: '2.weight'"):
+        find_layer(risk, "2.wieght")
+    with pytest.raises(UnknownNameError, match="no layer of that name with parameters"):
+        find_layer(risk, "1")
+    with pytest.raises(WrongTypeError, match="needs the name of a layer; got int"):
+        find_layer(risk, 0)  # type: ignore[arg-type]
+    with pytest.raises(WrongTypeError, match="pure function"):
+        find_layer(case("pure-function").risk(), "W")
+
+
+def test_obstacles_are_named() -> None:
+    assert "tied to 'head.weight'" in str(
+        find_layer(case("attention-fused").risk(), "emb").obstacle
+    )
+    assert "not known to be linear" in str(find_layer(case("lstm").risk(), "rnn").obstacle)
+    assert find_layer(case("cnn-batchnorm").risk(), "1").obstacle is None
+    sparse = nn.Sequential(
+        nn.Embedding(6, 4, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(8, 3)
+    )
+    risk = EmpiricalRisk(sparse, CrossEntropy(), (torch.randint(0, 6, (6, 2)), Y))
+    assert "rescales" in str(find_layer(risk, "0").obstacle)
+    assert isinstance(case("lstm").model, Recurrent)
+
+
+@pytest.mark.parametrize("middle", [nn.Tanh(), nn.ReLU(inplace=True)], ids=["tanh", "in place"])
+def test_the_tail_is_the_loss_as_a_function_of_the_output(middle: nn.Module) -> None:
+    risk = risk_of(middle)
+    model, (batch,) = risk.module, risk.batches
+    layer = find_layer(risk, "0")
+    tail = capture_tail(risk, layer, batch)
+    assert isinstance(model, nn.Sequential)
+    z = model[0](X)
+    torch.testing.assert_close(tail.output, z.detach())
+    assert tail.output.is_leaf
+    assert torch.equal(tail.args[0], X)
+    expected = torch.autograd.grad(
+        nn.functional.cross_entropy(model[2](model[1](z)), Y, reduction="sum"), model[0].bias
+    )[0]
+    (slope,) = torch.autograd.grad(tail.total, tail.output)
+    torch.testing.assert_close(slope.sum(0), expected)
+    assert not model[0]._forward_hooks
+
+
+def test_applying_a_layer_is_its_jacobian() -> None:
+    for name, layers in (
+        ("cnn-batchnorm", ["0", "1", "4", "7"]),
+        ("embedding-padding", ["emb", "fc"]),
+        ("layernorm", ["1"]),
+        ("dense-prediction", ["2"]),
+        ("two-inputs", ["pair"]),
+    ):
+        risk = case(name).risk()
+        (batch,) = risk.batches
+        for chosen in layers:
+            layer = find_layer(risk, chosen)
+            part = risk.restricted(layer.params)
+            with part.evaluating():
+                tail = capture_tail(part, layer, batch)
+                own = {
+                    f: part.parameters()[p] for f, p in zip(layer.fields, layer.params, strict=True)
+                }
+                if not getattr(layer.module, "padding_idx", None):
+                    torch.testing.assert_close(apply_layer(layer, own, tail), tail.output.detach())
+                double = apply_layer(layer, {f: 2 * v for f, v in own.items()}, tail)
+                torch.testing.assert_close(double, 2 * apply_layer(layer, own, tail))
+
+
+def test_layers_that_run_twice_or_never_or_return_more_are_refused() -> None:
+    risk = case("two-inputs").risk()
+    assert isinstance(risk.module, TwoInputs)
+    (batch,) = risk.batches
+    with pytest.raises(UnsupportedModelError, match="'twice' ran 2 times"):
+        capture_tail(risk, find_layer(risk, "twice"), batch)
+    risk = case("unused-frozen").risk()
+    (batch,) = risk.batches
+    with pytest.raises(UnsupportedModelError, match="'never' ran 0 times"):
+        capture_tail(risk, find_layer(risk, "never"), batch)
+
+    class Pair(nn.Linear):
+        def forward(self, x: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+            return super().forward(x), None
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = Pair(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x)[0]
+
+    risk = EmpiricalRisk(Model(), CrossEntropy(), (X, Y))
+    with pytest.raises(UnsupportedModelError, match="'fc' returns a tuple"):
+        capture_tail(risk, find_layer(risk, "fc"), next(iter(risk.batches)))
+    assert not risk.module.fc._forward_hooks  # type: ignore[union-attr]

@@ -1,0 +1,587 @@
+"""Where a user's world meets ours: what is left alone, what is routed around, what is refused.
+
+Many of these are defects that other tools for the same purpose have or had.
+"""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from eigenscape.errors import (
+    EmptySelectionError,
+    NonDeterministicRiskError,
+    NonFiniteError,
+    ShapeError,
+    SubstitutionWarning,
+    UnknownNameError,
+    UnsupportedModelError,
+    WrongTypeError,
+)
+from eigenscape.losses import CrossEntropy, SquaredError
+from eigenscape.operators import GaussNewton, Hessian, LayerHessian
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.testing import dense_hessian
+from tests.cases import Attention, case, mlp
+
+X = torch.randn(70, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = torch.randint(0, 3, (70,), generator=torch.Generator().manual_seed(1))
+LOADER = DataLoader(TensorDataset(X, Y), batch_size=32)  # 32, 32 and 6
+
+
+def net(*middle: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 5), *(middle or (nn.Tanh(),)), nn.Linear(5, 3))
+
+
+def oracle(model: nn.Module, x: Tensor = X, y: Tensor = Y) -> Tensor:
+    """The dense Hessian of the mean cross-entropy in the mode that a copy of the model is in."""
+    twin = copy.deepcopy(model)
+    theta = {name: p.detach().double() for name, p in model.named_parameters()}
+    call = torch.func.functional_call
+    return dense_hessian(lambda p: F.cross_entropy(call(twin, p, (x,)), y), theta)
+
+
+def close(found: Tensor, expected: Tensor, rtol: float = 1e-10) -> None:
+    assert (found.double() - expected).norm() <= rtol * expected.norm()
+
+
+def test_the_helper_sees_a_difference() -> None:
+    with pytest.raises(AssertionError):
+        close(torch.ones(3) * (1 + 1e-9), torch.ones(3))
+
+
+# --- batches never change an answer ---
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 9}, {"keep_data_bytes": 0}])
+def test_ragged_batches_are_weighted_by_what_they_hold(options: dict[str, Any]) -> None:
+    model = net()
+    risk = EmpiricalRisk(model, CrossEntropy(), LOADER, **options)
+    assert [batch.size for batch in risk.batches][-1] in (5, 6)
+    assert risk.value() == pytest.approx(F.cross_entropy(model(X), Y).item(), rel=1e-13)
+    close(Hessian(risk).to_dense(), oracle(model))
+
+
+def test_more_batches_are_not_a_larger_hessian() -> None:
+    model = net()
+    norms = [
+        Hessian(EmpiricalRisk(model, CrossEntropy(), (X, Y), batch_size=b)).to_dense().norm()
+        for b in (70, 35, 1)
+    ]
+    torch.testing.assert_close(torch.stack(norms), norms[0].expand(3), rtol=1e-13, atol=0)
+
+
+def test_ignored_tokens_do_not_count() -> None:
+    c = case("attention-fused")
+    counts = [float((batch.target != -100).sum()) for batch in c.risk(3).batches]
+    assert len(set(counts)) > 1  # else the test would show nothing
+    for batch_size in (1, 3, 11):
+        risk = c.risk(batch_size)
+        assert risk.num_terms == c.count != risk.num_samples
+        close(Hessian(risk).to_dense(), c.hessian())
+
+
+# --- the model is left as it was ---
+
+
+def test_modes_gradients_and_parameters_are_left_alone() -> None:
+    model = net(nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout())
+    model[3].eval()
+    model[0].weight.grad = torch.ones(5, 4)
+    frozen = model[4].bias.requires_grad_(False)
+    state = copy.deepcopy(model.state_dict())
+    modes = [m.training for m in model.modules()]
+    risk = EmpiricalRisk(model, CrossEntropy(), LOADER, params="*")
+    for made in (Hessian(risk), GaussNewton(risk), LayerHessian(risk, "0")):
+        made @ torch.ones(made.shape[1], 3)
+    risk.gradient()
+    assert [m.training for m in model.modules()] == modes
+    assert torch.equal(model[0].weight.grad, torch.ones(5, 4))
+    assert all(p.grad is None for p in model.parameters() if p is not model[0].weight)
+    assert [p.requires_grad for p in model.parameters()] == [
+        p is not frozen for p in model.parameters()
+    ]
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, state[name])
+
+
+def test_everything_is_restored_after_an_error() -> None:
+    class Fails(nn.Module):
+        fail = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.fail:
+                raise ValueError("the user's own error")
+            return self.fc(x)
+
+    model = Fails().train()
+    risk = EmpiricalRisk(model, CrossEntropy(), (X, Y), params="fc.weight")
+    model.fail = True
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with pytest.raises(ValueError, match="the user's own error"):
+        Hessian(risk) @ torch.ones(12)
+    assert model.training
+    assert model.fc.bias.requires_grad
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+
+
+def test_buffers_are_not_written_in_keep_mode() -> None:
+    model = net(nn.BatchNorm1d(5), nn.Tanh()).train()
+    before = copy.deepcopy(dict(model.named_buffers()))
+    risk = EmpiricalRisk(model, CrossEntropy(), (X, Y), mode="keep")
+    expected = oracle(model)
+    close(Hessian(risk).to_dense(), expected)
+    for layer, block in (("1", slice(25, 35)), ("0", slice(0, 25))):
+        close(LayerHessian(risk, layer).to_dense(), expected[block, block])
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name])
+
+
+# --- exact for every layer ---
+
+
+NORMS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "layer": (lambda: nn.LayerNorm(5), "eval"),
+    "rms": (lambda: nn.RMSNorm(5), "eval"),
+    "group": (lambda: nn.GroupNorm(1, 5), "eval"),
+    "batch, frozen": (lambda: nn.BatchNorm1d(5), "eval"),
+    "batch, training": (lambda: nn.BatchNorm1d(5), "keep"),
+    "batch, without statistics": (lambda: nn.BatchNorm1d(5, track_running_stats=False), "eval"),
+    "instance": (
+        lambda: nn.Sequential(nn.Unflatten(1, (1, 5)), nn.InstanceNorm1d(1), nn.Flatten()),
+        "keep",
+    ),
+}
+
+
+@pytest.mark.parametrize(("norm", "mode"), NORMS.values(), ids=NORMS.keys())
+def test_normalisation_is_exact(norm: Callable[[], nn.Module], mode: str) -> None:
+    model = net(norm(), nn.Tanh()).train(mode == "keep")
+    risk = EmpiricalRisk(model, CrossEntropy(), (X, Y), mode=mode)
+    close(Hessian(risk).to_dense(), oracle(model))
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        lambda: Attention(fused=True),
+        lambda: Attention(fused=False),
+        lambda: nn.Sequential(
+            nn.Embedding(7, 6),
+            nn.TransformerEncoder(
+                nn.TransformerEncoderLayer(6, 2, 5, batch_first=True), 1, enable_nested_tensor=False
+            ),
+            nn.Linear(6, 7),
+        ),
+    ],
+    ids=["function", "module", "encoder"],
+)
+def test_fused_attention_is_routed_around_and_said_so_once(
+    attention: Callable[[], nn.Module],
+) -> None:
+    ids = torch.randint(0, 7, (5, 4))
+    with pytest.warns(SubstitutionWarning, match="fused attention") as caught:
+        risk = EmpiricalRisk(attention(), CrossEntropy(), (ids, ids), batch_size=2)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        H = Hessian(risk).to_dense()
+    close(H, H.T)
+
+
+def test_attention_that_asks_for_weights_is_not_fused() -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attn, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x[:, None]
+            return self.head(self.attn(x, x, x)[0][:, 0])
+
+    risk = EmpiricalRisk(Plain(), CrossEntropy(), (X, Y))  # warnings are errors here
+    assert (Hessian(risk) @ torch.ones(risk.space.size)).isfinite().all()
+
+
+def test_compiled_models_are_unwrapped_and_said_so() -> None:
+    model = net()
+    with pytest.warns(SubstitutionWarning, match="compiled model has no second derivative"):
+        risk = EmpiricalRisk(torch.compile(model, backend="aot_eager"), CrossEntropy(), (X, Y))
+    assert risk.space.names[0] == "0.weight"
+    assert risk.module is model
+    close(Hessian(risk).to_dense(), oracle(model))
+
+
+def test_tied_weights_are_one_tensor() -> None:
+    c = case("attention-fused")
+    names = c.risk().space.names
+    assert "emb.weight" in names
+    assert "head.weight" not in names
+
+
+def test_unused_parameters_have_zero_rows() -> None:
+    c = case("unused-frozen")
+    risk = c.risk(7)
+    block = risk.space.block("never")
+    assert not block.take(Hessian(risk).to_dense()).any()
+    assert not block.take(risk.gradient()).any()
+
+
+def test_forbidden_classes_may_have_logits_of_minus_infinity() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = net()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x).masked_fill(torch.tensor([False, True, False]), -math.inf)
+
+    model, y = Masked(), Y.where(Y != 1, 0 * Y)
+    risk = EmpiricalRisk(model, CrossEntropy(), (X, y))
+    close(Hessian(risk).to_dense(), oracle(model, y=y))
+    close(GaussNewton(risk).to_dense(), oracle_of_gauss_newton(model, y))
+
+
+def oracle_of_gauss_newton(model: nn.Module, y: Tensor) -> Tensor:
+    """For a network that ends in a linear layer: the Hessian less what the residual adds."""
+    twin, theta = copy.deepcopy(model), dict(model.named_parameters())
+    r = (model(X).softmax(1) - F.one_hot(y, 3)).detach() / len(X)
+
+    def fixed(p: dict[str, Tensor]) -> Tensor:
+        z = torch.func.functional_call(twin, p, (X,))
+        return (r * z.masked_fill(z.isinf(), 0.0)).sum()
+
+    return oracle(model, y=y) - dense_hessian(fixed, {n: p.detach() for n, p in theta.items()})
+
+
+# --- the parameters are read live ---
+
+
+def changes() -> dict[str, Callable[[nn.Sequential], None]]:
+    def step(model: nn.Sequential) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        F.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+
+    def data(model: nn.Sequential) -> None:
+        model[3].weight.data.mul_(1.5)
+
+    def vector(model: nn.Sequential) -> None:
+        flat = nn.utils.parameters_to_vector(model.parameters())
+        nn.utils.vector_to_parameters(flat * 1.3, model.parameters())
+
+    def replace(model: nn.Sequential) -> None:
+        model[0].weight.data = torch.randn(5, 4)
+
+    def load(model: nn.Sequential) -> None:
+        model.load_state_dict(net(nn.BatchNorm1d(5), nn.Tanh()).state_dict())
+
+    def buffers(model: nn.Sequential) -> None:
+        model[1].running_var.mul_(3.0)
+
+    return {f.__name__: f for f in (step, data, vector, replace, load, buffers)}
+
+
+@pytest.mark.parametrize("change", changes().values(), ids=changes().keys())
+def test_changed_parameters_are_seen_by_the_next_product(change: Callable[..., None]) -> None:
+    model = net(nn.BatchNorm1d(5), nn.Tanh()).eval()
+    risk = EmpiricalRisk(model, CrossEntropy(), LOADER)
+    full, layer = Hessian(risk), LayerHessian(risk, "0")
+    before = full.to_dense()
+    layer.to_dense()
+    change(model)
+    after = oracle(model)
+    assert (after - before).norm() > 0.01 * before.norm()
+    close(full.to_dense(), after)
+    close(layer.to_dense(), after[:25, :25])
+    close(risk.gradient(), flat_gradient(model))
+
+
+def flat_gradient(model: nn.Module) -> Tensor:
+    loss = F.cross_entropy(model(X), Y)
+    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+
+def test_restricted_risks_hold_the_rest_fixed() -> None:
+    model = net()
+    risk = EmpiricalRisk(model, CrossEntropy(), (X, Y))
+    part = risk.restricted(["2"])
+    assert part.space.names == ("2.weight", "2.bias")
+    close(Hessian(part).to_dense(), oracle(model)[25:, 25:])
+    assert part.value() == risk.value()
+    chosen = EmpiricalRisk(model, CrossEntropy(), (X, Y), params=["*.bias"])
+    assert chosen.space.names == ("0.bias", "2.bias")
+    index = risk.space.block("*.bias").index()
+    close(Hessian(chosen).to_dense(), oracle(model)[index][:, index])
+
+
+def test_frozen_parameters_can_be_named() -> None:
+    model = net()
+    model[0].weight.requires_grad_(False)
+    assert EmpiricalRisk(model, CrossEntropy(), (X, Y)).space.names[0] == "0.bias"
+    named = EmpiricalRisk(model, CrossEntropy(), (X, Y), params="*")
+    close(Hessian(named).to_dense(), oracle(model))
+    assert not model[0].weight.requires_grad
+
+
+# --- where products are taken ---
+
+
+def test_products_inside_no_grad_and_inference_mode() -> None:
+    model = net()
+    expected = oracle(model)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            risk = EmpiricalRisk(model, CrossEntropy(), (X, Y))
+            H = Hessian(risk)
+            close(H.to_dense(), expected)
+            close(risk.gradient(), flat_gradient_outside(model))
+            close(LayerHessian(risk, "0").to_dense(), expected[:25, :25])
+        close(H.to_dense(), expected)
+
+
+def flat_gradient_outside(model: nn.Module) -> Tensor:
+    with torch.inference_mode(False), torch.enable_grad():
+        return flat_gradient(model)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rtol"), [(torch.float32, 1e-5), (torch.float16, 1e-2), (torch.bfloat16, 5e-2)]
+)
+def test_low_precision(dtype: torch.dtype, rtol: float) -> None:
+    """Errors of a few units in the last place of the dtype: 1e-7, 1e-3 and 8e-3."""
+    model = net().to(dtype)
+    risk = EmpiricalRisk(model, CrossEntropy(), LOADER)
+    double = copy.deepcopy(model).double()
+    expected = oracle(double, X.to(dtype).double())
+    for operator, block in ((Hessian(risk), 43), (LayerHessian(risk, "0"), 25)):
+        found = operator.to_dense()
+        assert found.dtype == dtype
+        close(found, expected[:block, :block], rtol=rtol)
+    assert risk.gradient().dtype == dtype
+    assert risk.value() == pytest.approx(F.cross_entropy(double(X), Y).item(), rel=rtol)
+
+
+# --- randomness ---
+
+
+class Augmented(Dataset[tuple[Tensor, Tensor]]):
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return X[i] + 0.1 * torch.randn(4), Y[i]
+
+
+def test_dropout_is_off_in_eval_and_refused_in_keep_mode() -> None:
+    model = net(nn.Dropout(), nn.Tanh()).train()
+    risk = EmpiricalRisk(model, CrossEntropy(), LOADER)
+    close(Hessian(risk).to_dense(), oracle(model.eval()))
+    model.train()
+    with pytest.raises(NonDeterministicRiskError, match="The model gave two results"):
+        EmpiricalRisk(model, CrossEntropy(), LOADER, mode="keep")
+    EmpiricalRisk(model, CrossEntropy(), (X, Y), mode="keep", check_deterministic=False)
+
+
+def test_dropout_is_refused_whatever_the_model_returns() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = net(nn.Dropout())
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.body(x), x
+
+    loss = lambda z, y: F.cross_entropy(z[0], y)  # noqa: E731
+    EmpiricalRisk(Pair(), loss, (X, Y))
+    with pytest.raises(NonDeterministicRiskError):
+        EmpiricalRisk(Pair().train(), loss, (X, Y), mode="keep")
+
+
+def test_shuffling_is_accepted_and_random_data_are_refused() -> None:
+    model = net()
+    shuffled = DataLoader(TensorDataset(X, Y), batch_size=32, shuffle=True)
+    for keep in (10**9, 0):
+        risk = EmpiricalRisk(model, CrossEntropy(), shuffled, keep_data_bytes=keep)
+        close(Hessian(risk).to_dense(), oracle(model))
+    with pytest.raises(NonDeterministicRiskError, match="random augmentation"):
+        EmpiricalRisk(model, CrossEntropy(), DataLoader(Augmented(), batch_size=32))
+    dropping = DataLoader(TensorDataset(X, Y), batch_size=32, shuffle=True, drop_last=True)
+    with pytest.raises(NonDeterministicRiskError, match="drop_last"):
+        EmpiricalRisk(model, CrossEntropy(), dropping)
+    kept = EmpiricalRisk(model, CrossEntropy(), list(dropping))  # one draw, fixed
+    assert kept.num_samples == 64
+
+
+def test_batch_statistics_over_several_batches_are_refused() -> None:
+    model = net(nn.BatchNorm1d(5), nn.Tanh()).train()
+    EmpiricalRisk(model, CrossEntropy(), LOADER)
+    with pytest.raises(
+        UnsupportedModelError, match="`1` normalises by the statistics of its batch"
+    ):
+        EmpiricalRisk(model, CrossEntropy(), LOADER, mode="keep")
+    bare = net(nn.BatchNorm1d(5, track_running_stats=False), nn.Tanh())
+    with pytest.raises(UnsupportedModelError, match="statistics of its batch"):
+        EmpiricalRisk(bare, CrossEntropy(), LOADER)
+
+
+# --- refusals ---
+
+
+class One(nn.Module):
+    """A model around one parameter."""
+
+    def __init__(self, parameter: nn.Parameter | None, extra: Tensor | None = None) -> None:
+        super().__init__()
+        self.p, self.fc = parameter, nn.Linear(4, 3)
+        if extra is not None:
+            self.register_buffer("extra", extra)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x)
+
+
+def constant(value: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda z, y: z.sum() * 0 + value
+
+
+IDS = torch.randint(0, 6, (5, 3))
+META = nn.Parameter(torch.empty(2, dtype=torch.float64, device="meta"))
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "complex": (
+        lambda: (One(nn.Parameter(torch.ones(2) * 1j)),),
+        WrongTypeError,
+        "'p' must be a real",
+    ),
+    "integer": (
+        lambda: (One(nn.Parameter(torch.ones(2).long(), requires_grad=False)), {"params": "*"}),
+        WrongTypeError,
+        "got torch.int64",
+    ),
+    "mixed dtypes": (
+        lambda: (One(nn.Parameter(torch.ones(2).float())),),
+        WrongTypeError,
+        "share one dtype",
+    ),
+    "other device": (lambda: (One(META),), WrongTypeError, "float64 on cpu, torch.float64 on meta"),
+    "no values": (lambda: (net().to("meta"),), WrongTypeError, "'meta', which holds no values"),
+    "no parameters": (lambda: (nn.ReLU(),), EmptySelectionError, "no parameters"),
+    "all frozen": (lambda: (net().requires_grad_(False),), EmptySelectionError, "All 4 parameters"),
+    "unknown name": (
+        lambda: (net(), {"params": "0.wieght"}),
+        UnknownNameError,
+        "Nearest: '0.weight'",
+    ),
+    "no match": (lambda: (net(), {"params": ["conv*"]}), EmptySelectionError, "matches none"),
+    "no name": (lambda: (net(), {"params": []}), EmptySelectionError, "no pattern"),
+    "number": (lambda: (net(), {"params": 3}), WrongTypeError, "names or patterns .* got 3"),
+    "numbers": (lambda: (net(), {"params": [0]}), WrongTypeError, r"got \[0\]"),
+    "mapping": (lambda: (net(), {"params": {"a": X}}), WrongTypeError, "takes names or patterns"),
+    "function alone": (lambda: (lambda p, x: x,), WrongTypeError, "needs `params=` as a dict"),
+    "nothing": (lambda: (None,), WrongTypeError, "must be an nn.Module or a function"),
+    "entries": (
+        lambda: (lambda p, x: x[:, :3], {"params": {"a": torch.zeros(0, 3)}}),
+        EmptySelectionError,
+        "no entries",
+    ),
+    "mode": (lambda: (net(), {"mode": "train"}), UnknownNameError, "'eval', 'keep'"),
+    "reduction": (lambda: (net(), {"reduction": "none"}), UnknownNameError, "'mean', 'sum'"),
+    "nan": (lambda: (net(), {"loss": constant(math.nan)}), NonFiniteError, "The loss is nan"),
+    "infinity": (lambda: (net(), {"loss": constant(math.inf)}), NonFiniteError, "The loss is inf"),
+    "nan data": (lambda: (net(), {"data": (X * math.nan, Y)}), NonFiniteError, "loss is nan"),
+    "ignored": (
+        lambda: (net(), {"data": (X, Y * 0 - 100)}),
+        EmptySelectionError,
+        "every target is ignored",
+    ),
+    "empty": (lambda: (net(), {"data": (X[:0], Y[:0])}), EmptySelectionError, "gave no batch"),
+    "generator": (
+        lambda: (net(), {"data": (b for b in LOADER)}),
+        WrongTypeError,
+        "walked only once",
+    ),
+    "complex loss": (
+        lambda: (net(), {"loss": lambda z, y: z.sum() * 1j}),
+        ShapeError,
+        "one real number",
+    ),
+    "matrix in a pair": (
+        lambda: (net(), {"loss": lambda z, y: (z, 3)}),
+        ShapeError,
+        "one real number",
+    ),
+    "sparse": (
+        lambda: (
+            nn.Sequential(nn.Embedding(6, 4, sparse=True), nn.Flatten(), nn.Linear(12, 3)),
+            {"data": (IDS, Y[:5])},
+        ),
+        UnsupportedModelError,
+        r"cannot be differentiated twice .* `model.0.sparse = False`",
+    ),
+    "max_norm": (
+        lambda: (
+            nn.Sequential(nn.Embedding(6, 4, max_norm=1.0), nn.Flatten(), nn.Linear(12, 3)),
+            {"data": (IDS, Y[:5])},
+        ),
+        UnsupportedModelError,
+        "moves its weights",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "error", "text"), REFUSED.values(), ids=REFUSED.keys())
+def test_refusals(make: Callable[[], Any], error: type[Exception], text: str) -> None:
+    model, *rest = make()
+    options = rest[0] if rest else {}
+    loss, data = options.pop("loss", CrossEntropy()), options.pop("data", (X, Y))
+    with pytest.raises(error, match=text):
+        EmpiricalRisk(model, loss, data, **options)
+
+
+def test_a_vector_that_overflows_is_refused() -> None:
+    risk = EmpiricalRisk(net(), CrossEntropy(), (X, Y))
+    with pytest.raises(NonFiniteError, match="product with Hessian is NaN or infinite"):
+        Hessian(risk) @ torch.full((43,), math.inf)
+
+
+def test_a_gradient_that_is_not_finite_is_refused() -> None:
+    root = lambda p, x: (p["w"] * x[:, :1]).abs().sqrt()  # noqa: E731
+    risk = EmpiricalRisk(root, SquaredError(), (X, X[:, :1] * 0), params={"w": torch.zeros(1)})
+    assert risk.value() == 0.0
+    with pytest.raises(NonFiniteError, match="gradient has NaN"):
+        risk.gradient()
+
+
+def test_logits_are_found_in_what_models_return() -> None:
+    for wrap in (lambda z: {"logits": z}, lambda z: SimpleNamespace(logits=z), lambda z: z):
+        function = lambda p, x, wrap=wrap: wrap(x @ p["w"])  # noqa: E731
+        risk = EmpiricalRisk(function, CrossEntropy(), (X, Y), params={"w": torch.ones(4, 3)})
+        assert risk.value() == pytest.approx(math.log(3))
+    pair = EmpiricalRisk(
+        lambda p, x: (x @ p["w"], x), lambda z, y: F.cross_entropy(z[0], y), (X, Y),
+        params={"w": torch.ones(4, 3)},
+    )  # fmt: skip
+    assert Hessian(pair).to_dense().isfinite().all()
+    with pytest.raises(WrongTypeError, match=r"returns one tensor .* got tuple"):
+        GaussNewton(pair).to_dense()
+
+
+def test_inputs_alone_and_losses_without_target() -> None:
+    model = mlp(4, 5, 2)
+    risk = EmpiricalRisk(model, lambda z, _: z.square().sum(1), X, batch_size=32)
+    theta = {name: p.detach() for name, p in model.named_parameters()}
+    energy = lambda p: torch.func.functional_call(model, p, (X,)).square().sum(1).mean()  # noqa: E731
+    close(Hessian(risk).to_dense(), dense_hessian(energy, theta))
