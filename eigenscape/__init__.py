@@ -10,6 +10,7 @@ from eigenscape.linalg import SpectralDensity as SpectralDensity
 from eigenscape.linalg import XTrace as XTrace
 from eigenscape.linalg import block_norms as block_norms
 from eigenscape.linalg import block_traces as block_traces
+from eigenscape.linalg import certify as certify
 from eigenscape.linalg import diagonal as diagonal
 from eigenscape.linalg import eigsh as eigsh
 from eigenscape.linalg import frobenius_norm as frobenius_norm
@@ -60,6 +61,7 @@ __all__ = [
     "XTrace",
     "block_norms",
     "block_traces",
+    "certify",
     "diagonal",
     "eigsh",
     "frobenius_norm",

@@ -84,7 +84,7 @@ def near_matches(name: str, candidates: Iterable[str], limit: int = 3) -> str:
     Returns:
         "Nearest: 'a', 'b'." or, where nothing is near, the first few that exist.
 
-    Example:
+    Examples:
         >>> near_matches("fc1.wieght", ["fc1.weight", "fc2.weight"], limit=1)
         "Nearest: 'fc1.weight'."
     """

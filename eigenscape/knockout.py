@@ -43,7 +43,7 @@ def projection_knockout(A: LinearOperator, B: "Tensor | LinearOperator") -> Line
         NonFiniteError: If B holds NaN or infinity.
         ShapeError: If the shapes do not fit.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.diag(torch.tensor([3.0, 2.0, 1.0])))
         >>> B = torch.tensor([[5.0], [0.0], [0.0]])

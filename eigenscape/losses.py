@@ -390,7 +390,7 @@ def as_loss(loss: object) -> Loss:
         WrongTypeError: If it is not callable, or is a class instead of an object.
         InvalidArgumentError: If a PyTorch loss has `reduction="sum"` or sample weights.
 
-    Example:
+    Examples:
         >>> as_loss(nn.MSELoss())
         SquaredError(factor=1.0, average='elements')
     """

@@ -49,7 +49,7 @@ class Partition:
         OverlapError: If two blocks share entries.
         InvalidArgumentError: If names repeat or a block reaches beyond the space.
 
-    Example:
+    Examples:
         >>> space = ParamSpace({"fc.weight": (2, 3), "fc.bias": (2,)})
         >>> rows = Partition.by_output(space)
         >>> rows.names, rows["fc.out.1"].spans
@@ -236,7 +236,7 @@ class Partition:
             EmptySelectionError: If no attention module is found.
             InvalidArgumentError: If a width does not fit the numbers of heads.
 
-        Example:
+        Examples:
             >>> space = ParamSpace({"qkv.weight": (6, 2), "proj.weight": (2, 2)})
             >>> Partition.by_head(space, 2)["head.1"].index().tolist()
             [2, 3, 6, 7, 10, 11, 13, 15]

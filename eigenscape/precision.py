@@ -23,7 +23,7 @@ def full_precision() -> Iterator[None]:
     Usable as a decorator too. It changes process-wide switches, so do not train in another thread
     meanwhile.
 
-    Example:
+    Examples:
         >>> torch.set_float32_matmul_precision("high")
         >>> with full_precision():
         ...     torch.get_float32_matmul_precision()

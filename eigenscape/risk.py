@@ -42,7 +42,7 @@ class EmpiricalRisk:
 
     The parameters are read live: after a training step the same risk describes the new point.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(1, 1, bias=False).double()
         >>> with torch.no_grad(): _ = model.weight.fill_(2.0)
         >>> x = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
@@ -125,18 +125,36 @@ class EmpiricalRisk:
         return self._module
 
     def parameters(self) -> Params:
-        """Return the selected parameters as they are now, detached, in the order of the space."""
-        return {name: tensor.detach() for name, tensor in self._selected.items()}
+        """Return the selected parameters as they are now, detached, in the order of the space.
+
+        Returns:
+            Tensors that share memory with the model's.
+
+        Raises:
+            ShapeError: If the model was converted, moved or rebuilt since the risk was made.
+        """
+        live: Params = dict(self._all)
+        if self._module is not None:
+            live = dict(self._module.named_parameters())
+        chosen = {name: live.get(name, self._all[name]).detach() for name in self._selected}
+        for name, tensor in chosen.items():
+            shape = self.space.shapes[name]
+            if (tensor.dtype, tensor.device, tensor.shape) != (self.dtype, self.device, shape):
+                raise ShapeError(
+                    f"'{name}' is now {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; the "
+                    f"risk was made for {self.dtype} {shape} on {self.device}. Make a new "
+                    "`EmpiricalRisk` after converting or moving the model."
+                )
+        return chosen
 
     def version(self) -> tuple[object, ...]:
         """Return a value that changes whenever the model does, to know when kept work is stale.
 
         PyTorch counts writes to a tensor, but not those through `.data`; so a sum is looked at too.
         """
-        tensors = list(self._all.values())
-        modes: list[bool] = []
+        tensors, modes = list(self._all.values()), []
         if self._module is not None:
-            tensors += [*self._module.parameters(), *self._module.buffers()]
+            tensors = [*self._module.parameters(), *self._module.buffers()]
             modes = [part.training for part in self._module.modules()]
         plain = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
         sums = [t.detach().sum(dtype=torch.float64).to(self.device) for t in plain]

@@ -41,7 +41,7 @@ class Block:
         InvalidArgumentError: If a span goes backwards or starts below 0.
         OverlapError: If two spans share entries.
 
-    Example:
+    Examples:
         >>> Block("odd", (range(1, 6, 2),)).take(torch.arange(6) * 10).tolist()
         [10, 30, 50]
     """
@@ -123,7 +123,7 @@ class Block:
         Raises:
             ShapeError: If `Y` does not have `size` rows or `n` is too small.
 
-        Example:
+        Examples:
             >>> Block("odd", (range(1, 4, 2),)).put(torch.tensor([5, 7]), 4).tolist()
             [0, 5, 0, 7]
         """
@@ -157,7 +157,7 @@ class ParamSpace:
         InvalidArgumentError: If a name is empty or a size negative.
         EmptySelectionError: If there is no tensor.
 
-    Example:
+    Examples:
         >>> space = ParamSpace({"fc.weight": (2, 3), "fc.bias": (2,)})
         >>> space.size, space.offset("fc.bias"), space.block("fc").spans
         (8, 6, (range(0, 8),))
@@ -249,7 +249,7 @@ class ParamSpace:
             UnknownNameError: If names are missing or unknown.
             ShapeError: If a tensor has another shape, or the devices differ.
 
-        Example:
+        Examples:
             >>> space = ParamSpace({"W": (1, 2), "b": ()})
             >>> space.flatten({"b": torch.tensor(3.0), "W": torch.tensor([[1.0, 2.0]])}).tolist()
             [1.0, 2.0, 3.0]

@@ -40,7 +40,7 @@ def dense_hessian(
     Raises:
         ContractError: If a parameter is not float64 or the function is not scalar.
 
-    Example:
+    Examples:
         >>> dense_hessian(lambda p: p["x"].prod(), {"x": torch.tensor([2.0, 3.0]).double()})
         tensor([[0., 1.],
                 [1., 0.]], dtype=torch.float64)
@@ -74,7 +74,7 @@ def matrix_with_spectrum(values: Iterable[float] | Tensor, *, seed: int) -> Tens
     Returns:
         The matrix (n, n), float64, equal to its transpose bit for bit.
 
-    Example:
+    Examples:
         >>> torch.linalg.eigvalsh(matrix_with_spectrum([3.0, -1.0], seed=0)).round(decimals=6)
         tensor([-1.,  3.], dtype=torch.float64)
     """
@@ -104,7 +104,7 @@ def check_operator(
     Raises:
         ContractError: At the first thing that is wrong.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
         >>> check_operator(Dense(A), A)

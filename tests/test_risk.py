@@ -585,3 +585,15 @@ def test_inputs_alone_and_losses_without_target() -> None:
     theta = {name: p.detach() for name, p in model.named_parameters()}
     energy = lambda p: torch.func.functional_call(model, p, (X,)).square().sum(1).mean()  # noqa: E731
     close(Hessian(risk).to_dense(), dense_hessian(energy, theta))
+
+
+def test_a_replaced_parameter_is_seen_and_a_converted_model_is_refused() -> None:
+    model = net()
+    risk = EmpiricalRisk(model, CrossEntropy(), (X, Y))
+    H = Hessian(risk)
+    H @ torch.ones(risk.space.size)
+    model[0].weight = nn.Parameter(model[0].weight.detach() * 2)
+    close(H.to_dense(), oracle(model))
+    model.float()
+    with pytest.raises(ShapeError, match="Make a new `EmpiricalRisk`"):
+        H @ torch.ones(risk.space.size)

@@ -24,6 +24,9 @@ from eigenscape.space import ParamSpace
 # that two float64 copies of them stay small beside a network's own activations.
 BATCH = 16
 
+# Entries of a float32 inner product that are added in float32.
+_PIECE = 4096
+
 
 def multiply(operator: LinearOperator, X: Tensor, call: str, *, batch: int = BATCH) -> Tensor:
     """Multiply columns (n, k) in portions; the products (m, k) come in float64.
@@ -52,6 +55,22 @@ def multiply(operator: LinearOperator, X: Tensor, call: str, *, batch: int = BAT
             "Check that loss and gradient are finite at these parameters, or use a wider dtype."
         )
     return Y
+
+
+def dots(A: Tensor, B: Tensor) -> Tensor:
+    """Return all inner products of rows A (a, n) and B (b, n) in float64, without a float64 copy.
+
+    Rows in float32 are multiplied in pieces whose sums are added in float64: a float32 sum over
+    200 000 entries would leave a Lanczos basis orthogonal to no more than 4e-5 (measured).
+    """
+    if A.dtype == torch.float64:
+        return A @ B.T
+    # A GPU adds in trees, and launches cost more there.
+    piece = _PIECE if A.device.type == "cpu" else 256 * _PIECE
+    total = torch.zeros(A.shape[0], B.shape[0], dtype=torch.float64, device=A.device)
+    for start in range(0, A.shape[1], piece):
+        total += A[:, start : start + piece] @ B[:, start : start + piece].T
+    return total
 
 
 def unit_columns(operator: LinearOperator, index: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import CheckpointError, NonFiniteError
+from eigenscape.linalg._products import dots
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.linear_operator import LinearOperator
 
@@ -103,7 +104,7 @@ class ThickRestart:
             return fresh, R
         V = self._rows[: self._j]
         for _ in range(2):
-            fresh = fresh - (fresh @ V.T) @ V - (fresh @ rest.T) @ rest
+            fresh = fresh - dots(fresh, V).to(V) @ V - dots(fresh, rest).to(V) @ rest
         # What was unit before and is short now was rounding.
         clean, _, chosen = _orthonormal_rows(fresh, floor=0.5)
         room = self._operator.space.size - self._j - rest.shape[0]
@@ -124,9 +125,9 @@ class ThickRestart:
         onto_rest = torch.zeros(W.shape[0], rest.shape[0], dtype=torch.float64)
         for _ in range(3):
             before = W.double().norm(dim=1)
-            c, d = W @ V.T, W @ rest.T
-            W = W - c @ V - d @ rest
-            onto_V, onto_rest = onto_V + c.double().cpu(), onto_rest + d.double().cpu()
+            c, d = dots(W, V), dots(W, rest)
+            W = W - c.to(W) @ V - d.to(W) @ rest
+            onto_V, onto_rest = onto_V + c.cpu(), onto_rest + d.cpu()
             if bool((W.double().norm(dim=1) > 0.7 * before).all()):
                 break
         return W, onto_V, onto_rest
@@ -187,6 +188,31 @@ class ThickRestart:
         needed = 2 * self._k if self._which == "both" else self._k
         return self._j >= needed and self._unconverged().numel() == 0
 
+    def may_miss(self) -> bool:
+        """Say whether a pair outside the wanted ones could still belong among them.
+
+        Its Ritz value is off by its residual at most, so it can where value plus residual reaches
+        the least wanted one.
+
+        Returns:
+            True if one could.
+        """
+        self.refresh()
+        wanted = self._wanted()
+        others = torch.ones(self._j, dtype=torch.bool)
+        others[wanted] = False
+        theta, radius = self._theta[others], (self._C @ self._Y[:, others]).norm(dim=0)
+        if self._which == "magnitude":
+            return bool((theta.abs() + radius > self._theta[wanted].abs().min()).any())
+        above = self._theta[wanted[: self._k]].min()
+        below = self._theta[wanted[-self._k :]].max()
+        enters_top, enters_bottom = theta + radius > above, theta - radius < below
+        if self._which == "largest":
+            return bool(enters_top.any())
+        if self._which == "smallest":
+            return bool(enters_bottom.any())
+        return bool((enters_top | enters_bottom).any())
+
     def same_values(self, seen: Tensor | None) -> bool:
         """Say whether the wanted values are still those seen before, to the tolerance."""
         now = self.wanted_values()
@@ -212,19 +238,34 @@ class ThickRestart:
         return sorted(strength.topk(b).indices.tolist())
 
     def add_random(self) -> bool:
-        """Put a random vector into the frontier; False if V and F fill the space already."""
-        n = self._operator.space.size
-        if self._j + self.F.shape[0] >= n:
+        """Make a random direction the last of the frontier; False if V is the whole space.
+
+        The direction is random in all that is orthogonal to V, the frontier included: a missed
+        eigenvector may lie there. So the frontier is turned until the direction is one of it.
+
+        Returns:
+            Whether there was room for one.
+        """
+        if self._j >= self._operator.space.size:
             return False
         r = draw_probes(self._operator, 1, seed=self._seed, kind="gaussian", first=self._drawn).T
         self._drawn += 1
-        both = torch.cat([self._rows[: self._j], self.F])
+        V = self._rows[: self._j]
+        F, C = self.F, self._C
         for _ in range(2):
-            r = r - (r @ both.T) @ both
-        r = r / r.double().norm().to(r)
-        self.F = torch.cat([self.F, r])
+            r = r - dots(r, V).to(r) @ V
+        inside = dots(r, F)
+        outside = r - inside.to(r) @ F
+        outside = outside - dots(outside, V).to(r) @ V - dots(outside, F).to(r) @ F
+        u = inside.cpu()
+        if float(outside.norm()) > 1e-3 * float(r.norm()):
+            length = outside.double().norm()
+            F = torch.cat([F, outside / length.to(r)])
+            C = torch.cat([C, torch.zeros(1, self._j, dtype=torch.float64)])
+            u = torch.cat([u, length.cpu().reshape(1, 1)], dim=1)
+        turn = torch.linalg.qr(u.T, mode="complete")[0].flip(1).T  # its last row is ±u, of length 1
+        self.F, self._C = turn.to(F) @ F, turn @ C
         self._fresh = True
-        self._C = torch.cat([self._C, torch.zeros(1, self._j, dtype=torch.float64)])
         return True
 
     def is_full(self) -> bool:
@@ -291,7 +332,7 @@ def _order(theta: Tensor, which: str, k: int) -> Tensor:
 
 def _gram(P: Tensor, W: Tensor) -> Tensor:
     """Return the symmetric part of P Wᵀ in float64, on the host."""
-    product = (P.double() @ W.double().T).cpu()
+    product = dots(P, W).cpu()
     return (product + product.T) / 2
 
 

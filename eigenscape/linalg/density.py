@@ -7,11 +7,12 @@ exact for moments up to 2m − 1 (Lin, Saad, Yang 2016; Ubaru, Chen, Saad 2017; 
 spread between probes gives the standard error.
 """
 
+import dataclasses
 import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -92,6 +93,7 @@ class SpectralDensity(Record):
         scale: "linear" or "log".
         epsilon: The ε of the logarithm.
         edges: Bounds of the spectrum without spikes, as Lanczos saw it (residuals included).
+        unit: The rounding unit of the operator's dtype.
     """
 
     grid: Tensor
@@ -105,6 +107,33 @@ class SpectralDensity(Record):
     scale: str
     epsilon: float
     edges: tuple[float, float]
+    unit: float
+
+    def redraw(
+        self,
+        *,
+        kernel: Kernel | None = None,
+        scale: str = "linear",
+        epsilon: float | None = None,
+        num_points: int = 1024,
+        margin: float = 0.05,
+    ) -> "SpectralDensity":
+        """Draw the same nodes and weights another way. Cost: no product.
+
+        Args:
+            kernel: As for `spectral_density`.
+            scale: As for `spectral_density`.
+            epsilon: As for `spectral_density`.
+            num_points: As for `spectral_density`.
+            margin: As for `spectral_density`.
+
+        Returns:
+            The same estimate with another curve.
+        """
+        picture = _Picture(kernel or Kernel(), scale, epsilon, num_points, margin)
+        spiked = self.spikes.numel() / self.size
+        fields = picture.drawn(self.nodes, self.weights, self.edges, spiked, self.unit)
+        return dataclasses.replace(self, **fields)
 
     def count(self, low: float, high: float) -> tuple[float, float]:
         """Estimate how many eigenvalues lie in (low, high], with the standard error.
@@ -202,7 +231,7 @@ def spectral_density(
         EigenscapeError: One of its kinds, for arguments that do not fit or products that are not
             finite.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.diag(torch.linspace(0.0, 1.0, 101, dtype=torch.float64)))
         >>> rho = spectral_density(A, num_steps=20, num_probes=4)
@@ -211,14 +240,13 @@ def spectral_density(
     """
     require_symmetric(operator, "spectral_density(operator)")
     require_count(num_probes, "spectral_density(num_probes=...)")
-    require_choice(scale, SCALES, "spectral_density(scale=...)")
-    require_count(num_points, "spectral_density(num_points=...)", at_least=2)
     n = operator.space.size
+    picture = _Picture(kernel or Kernel(), scale, epsilon, num_points, margin)
     Q = _left_out(operator, outliers)
     spikes = torch.zeros(0) if outliers is None else outliers.values.detach().cpu()
     nodes, weights, edges, products = _all_probes(
         operator,
-        min(require_count(num_steps, "spectral_density(num_steps=...)"), n),
+        require_count(num_steps, "spectral_density(num_steps=...)"),
         num_probes,
         Q,
         reorthogonalise,
@@ -227,34 +255,64 @@ def spectral_density(
         checkpoint,
         progress,
     )
-    largest = max(abs(edges[0]), abs(edges[1]), torch.finfo(torch.float64).tiny)
-    if epsilon is None:
-        epsilon = torch.finfo(operator.dtype).eps * largest
-    require_positive(epsilon, "spectral_density(epsilon=...)")
-    axis_nodes = _axis(nodes, scale, epsilon)
-    low, high = _axis_range(edges, axis_nodes, weights, scale, epsilon)
-    # A spectrum of one point still needs an axis with room to draw it.
-    half = max((high - low) / 2, 1e-6 * max(abs(low), abs(high)), 1e-300)
-    sigma = (kernel or Kernel()).sigma(half * (1 + 2 * margin), nodes.shape[1])
-    pad = 2 * half * margin + 4 * sigma  # room for the tails of the outermost kernels
-    grid = torch.linspace(low - pad, high + pad, num_points, dtype=torch.float64)
-    density, stderr = _smoothed(grid, axis_nodes, weights, sigma, 1.0 - spikes.numel() / n)
+    unit = torch.finfo(operator.dtype).eps
     return SpectralDensity(
         status=Status(True, f"{num_probes} probes of {nodes.shape[1]} steps."),
         num_products=products,
         seed=seed,
-        grid=grid,
-        density=density,
-        stderr=stderr,
         nodes=nodes,
         weights=weights,
         spikes=spikes.double(),
         size=n,
-        sigma=sigma,
-        scale=scale,
-        epsilon=epsilon,
         edges=edges,
+        unit=unit,
+        **picture.drawn(nodes, weights, edges, spikes.numel() / n, unit),
     )
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """How nodes and weights become a curve."""
+
+    kernel: Kernel
+    scale: str
+    epsilon: float | None
+    num_points: int
+    margin: float
+
+    def __post_init__(self) -> None:
+        require_choice(self.scale, SCALES, "spectral_density(scale=...)")
+        require_count(self.num_points, "spectral_density(num_points=...)", at_least=2)
+        if self.epsilon is not None:
+            require_positive(self.epsilon, "spectral_density(epsilon=...)")
+
+    def drawn(
+        self,
+        nodes: Tensor,
+        weights: Tensor,
+        edges: tuple[float, float],
+        spiked: float,
+        unit: float,
+    ) -> dict[str, Any]:
+        """Return the fields of a `SpectralDensity` that depend on the picture."""
+        largest = max(abs(edges[0]), abs(edges[1]), torch.finfo(torch.float64).tiny)
+        epsilon = unit * largest if self.epsilon is None else self.epsilon
+        axis_nodes = _axis(nodes, self.scale, epsilon)
+        low, high = _axis_range(edges, axis_nodes, weights, self.scale, epsilon)
+        # A spectrum of one point still needs an axis with room to draw it.
+        half = max((high - low) / 2, 1e-6 * max(abs(low), abs(high)), 1e-300)
+        sigma = self.kernel.sigma(half * (1 + 2 * self.margin), nodes.shape[1])
+        pad = 2 * half * self.margin + 4 * sigma  # room for the tails of the outermost kernels
+        grid = torch.linspace(low - pad, high + pad, self.num_points, dtype=torch.float64)
+        density, stderr = _smoothed(grid, axis_nodes, weights, sigma, 1.0 - spiked)
+        return {
+            "grid": grid,
+            "density": density,
+            "stderr": stderr,
+            "sigma": sigma,
+            "scale": self.scale,
+            "epsilon": epsilon,
+        }
 
 
 def _all_probes(

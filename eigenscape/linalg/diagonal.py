@@ -80,7 +80,7 @@ def diagonal(
         InvalidArgumentError: If a number is out of range.
         NonFiniteError: If a product is NaN or infinite.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.tensor([[2.0, 1.0], [1.0, 3.0]]))
         >>> diagonal(A, num_products=2).values.tolist()

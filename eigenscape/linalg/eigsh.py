@@ -28,6 +28,7 @@ from eigenscape.precision import full_precision
 _BASIS_BYTES = 8 * 2**30
 _SMALL = 1024  # up to this size the basis may span the whole space
 _TINY = 64  # up to this size it does
+_LEAST_LOOK = 2  # a random vector says nothing before its own product was multiplied too
 
 
 @full_precision()
@@ -41,16 +42,19 @@ def eigsh(
     block_size: int = 1,
     max_basis: int | None = None,
     start: Tensor | None = None,
-    num_check: int = 4,
+    num_check: int = 8,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: ProgressCallback | None = None,
 ) -> EigenPairs:
     """Find the eigenpairs at either or both ends of the spectrum.
 
-    Cost: usually 2 to 4 products per pair for separated eigenvalues, more for clusters; then
-    `num_check` products that look for missed copies and one per returned pair for its certificate.
-    Memory: `max_basis` vectors.
+    Cost: about 3 products per pair for well separated eigenvalues, more for clusters; then 2 to
+    `num_check` products that look for missed copies, and one per returned pair for its
+    certificate. Memory: `max_basis` vectors.
+
+    Repeated eigenvalues that stand out of the rest are found with their multiplicity; inside a bulk
+    of comparable size copies may be missed, unless `block_size` is at least the multiplicity.
 
     Args:
         operator: Symmetric operator A.
@@ -62,7 +66,7 @@ def eigsh(
             resolves clusters, at more products.
         max_basis: Vectors to keep before a restart.
         start: Vectors (n,) or (n, q) to start from, e.g. those of a nearby operator.
-        num_check: Products spent on looking for copies that were missed; 0 for none.
+        num_check: Most products spent on one look for copies that were missed; 0 for none.
         seed: Fixes the starting vectors.
         checkpoint: Folder to save to at every restart, and to resume from.
         progress: Called after each step.
@@ -74,7 +78,7 @@ def eigsh(
         EigenscapeError: One of its kinds, for arguments that do not fit or products that are not
             finite.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.diag(torch.arange(1.0, 51.0, dtype=torch.float64)))
@@ -88,8 +92,9 @@ def eigsh(
     k = require_count(num_pairs, "eigsh(num_pairs=...)", at_most=most)
     require_positive(tolerance, "eigsh(tolerance=...)")
     b = min(require_count(block_size, "eigsh(block_size=...)"), n)
-    if require_count(num_check, "eigsh(num_check=...)", at_least=0) and n <= _TINY:
-        num_check = n  # go through the whole space: certain, and no more than n products
+    require_count(num_check, "eigsh(num_check=...)", at_least=0)
+    # Tiny matrices are gone through whole: certain, and no more than n products.
+    look = (num_check, _LEAST_LOOK) if n > _TINY or num_check == 0 else (n, n)
     wanted = 2 * k if which == "both" else k
     limit = 100 * wanted + 500 if max_products is None else max_products
     require_count(limit, "eigsh(max_products=...)", at_least=wanted)
@@ -112,7 +117,7 @@ def eigsh(
         for piece in saved.load()[-1:]:
             solver.restore(piece)
     ticker = Ticker(progress, "eigsh", limit, first=solver.num_products)
-    _iterate(solver, limit, num_check, saved, ticker)
+    _iterate(solver, limit, look, saved, ticker)
     solver.refresh()
     pairs = certify(
         operator,
@@ -147,32 +152,35 @@ def _status(pairs: EigenPairs, solver: ThickRestart, limit: int) -> Status:
 
 
 def _iterate(
-    solver: ThickRestart, limit: int, num_check: int, saved: Checkpoint | None, ticker: Ticker
+    solver: ThickRestart,
+    limit: int,
+    look: tuple[int, int],
+    saved: Checkpoint | None,
+    ticker: Ticker,
 ) -> None:
     """Step until the wanted pairs have converged and a random look found no other."""
-    checking: int | None = None  # products left of the current look, None while converging
+    most, least = look
+    looked: int | None = None  # products spent on the current look, None while converging
     seen = None
     while solver.num_products < limit:
-        if checking is None and solver.has_converged():
-            if num_check == 0:
+        if looked is None and solver.has_converged():
+            if most == 0 or not solver.add_random():
                 return
-            # Where no further vector fits, what is left of the frontier is multiplied.
-            checking = num_check if solver.add_random() else solver.F.shape[0]
-            seen = solver.wanted_values()
-        if solver.F.shape[0] == 0 and not solver.add_random():
-            return  # the basis spans the whole space
-        if checking == 0:
+            looked, seen = 0, solver.wanted_values()
+        if looked is not None and (looked >= most or (looked >= least and not solver.may_miss())):
             solver.refresh()
             if solver.has_converged() and solver.same_values(seen):
                 return
-            checking = None  # something new turned up: converge again, then look again
+            looked = None  # something new turned up: converge again, then look again
             continue
-        solver.step(probing=checking is not None)
-        if checking is not None:
-            checking -= 1
+        if solver.F.shape[0] == 0 and not solver.add_random():
+            return  # the basis spans the whole space
+        solver.step(probing=looked is not None)
+        if looked is not None:
+            looked += 1
         if solver.is_full():
             solver.restart()
-            if saved is not None and checking is None:
+            if saved is not None and looked is None:
                 saved.replace(solver.piece())
         ticker.tick(solver.num_products)
 

@@ -77,14 +77,15 @@ def power_iteration(
         InvalidArgumentError: If a number is out of range.
         NonFiniteError: If a product is NaN or infinite.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.diag(torch.tensor([-4.0, 1.0, 2.0])))
         >>> round(power_iteration(A).values.item(), 4)
         -4.0
 
     References:
-        Papyan, "The full spectrum of deepnet Hessians at scale", 2018, algorithm 5, which prints
+        Papyan, "Traces of class/cross-class structure pervade deep learning spectra", 2020,
+        Alg. 5, which prints
         the norm ‖Av‖ in place of the Rayleigh quotient.
     """
     n = require_symmetric(operator, "power_iteration(operator)")
@@ -174,14 +175,14 @@ def subspace_iteration(
         InvalidArgumentError: If a number is out of range.
         NonFiniteError: If a product is NaN or infinite.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.diag(torch.tensor([-4.0, 3.0, 1.0, 0.5])))
         >>> [round(value, 4) for value in subspace_iteration(A, num_pairs=2).values.tolist()]
         [-4.0, 3.0]
 
     References:
-        Papyan, "The full spectrum of deepnet Hessians at scale", 2018, algorithm 5.
+        Papyan, "Traces of class/cross-class structure pervade deep learning spectra", 2020, Alg. 5.
         Saad, "Numerical Methods for Large Eigenvalue Problems", 2011, section 5.1.
     """
     n = require_symmetric(operator, "subspace_iteration(operator)")

@@ -24,7 +24,7 @@ from eigenscape.errors import (
     ShapeError,
     require_count,
 )
-from eigenscape.linalg._products import require_symmetric
+from eigenscape.linalg._products import dots, require_symmetric
 from eigenscape.linalg.checkpoint import Checkpoint, crc
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.linalg.progress import Ticker
@@ -105,7 +105,7 @@ def lanczos(
         EigenscapeError: One of its kinds, for arguments that do not fit, products that are not
             finite, or a checkpoint of something else.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)))
         >>> nodes, weights = lanczos(A, num_steps=3).quadrature()
@@ -116,7 +116,9 @@ def lanczos(
     require_count(checkpoint_every, "lanczos(checkpoint_every=...)")
     V0 = _starting_rows(operator, start, num_probes, seed, first_probe, leave_out)
     left = operator.space.size - (0 if leave_out is None else leave_out.shape[1])
-    m = min(require_count(num_steps, "lanczos(num_steps=...)"), max(left, 1))
+    m = require_count(num_steps, "lanczos(num_steps=...)")
+    if reorthogonalise:  # more orthogonal vectors than dimensions there are not
+        m = min(m, max(left, 1))
     run = _Run(operator, V0, m, reorthogonalise, leave_out)
     saved = None
     if checkpoint is not None:
@@ -210,10 +212,12 @@ class _Run:
         for _ in range(2):
             before = w.norm(dim=1)
             if self._leave_out is not None:
-                w = w - (w @ self._leave_out) @ self._leave_out.T
+                Q = self._leave_out.T
+                w = w - dots(w, Q).to(w) @ Q
             if self.basis is not None:
                 V = self.basis[:, : j + 1]
-                w = w - torch.einsum("pj,pjn->pn", torch.einsum("pjn,pn->pj", V, w), V)
+                for i in range(w.shape[0]):
+                    w[i] -= (dots(w[i : i + 1], V[i]).to(w) @ V[i])[0]
             if bool((w.norm(dim=1) > 0.7 * before).all()):
                 break
         return w

@@ -103,7 +103,7 @@ def spectral_norm(
     Returns:
         The norm with its certificate.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.tensor([[3.0, 0.0], [0.0, -4.0]], dtype=torch.float64))
         >>> round(spectral_norm(A).value, 10)
@@ -165,7 +165,7 @@ def frobenius_norm(
         InvalidArgumentError: If a number is out of range.
         NonFiniteError: If a product is NaN or infinite.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> frobenius_norm(Dense(torch.tensor([[3.0], [4.0]])), num_products=1).value
         5.0
@@ -242,7 +242,7 @@ def block_norms(
         InvalidArgumentError: If a number is out of range.
         NonFiniteError: If a product is NaN or infinite.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> from eigenscape.space import ParamSpace
         >>> space = ParamSpace({"a": (2,), "b": (1,)})

@@ -35,7 +35,7 @@ def draw_probes(
     Returns:
         The columns (n, num_probes).
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.eye(3))
         >>> both = draw_probes(A, 2, seed=7)

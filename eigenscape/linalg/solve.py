@@ -106,7 +106,7 @@ def solve(
         InvalidArgumentError: If a number is out of range.
         NonFiniteError: If `rhs`, `start` or a product is NaN or infinite.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.tensor([[2.0, 0.0], [0.0, 4.0]]))
         >>> solve(A, torch.tensor([2.0, 2.0])).x

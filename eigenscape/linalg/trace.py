@@ -121,7 +121,7 @@ def trace(
         InvalidArgumentError: If a number is out of range.
         NonFiniteError: If a product is NaN or infinite.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> A = Dense(torch.diag(torch.tensor([1.0, 2.0, 3.0])))
         >>> estimate = trace(A, num_products=2)  # Rademacher probes are exact for a diagonal
@@ -200,7 +200,7 @@ def block_traces(
         InvalidArgumentError: If a number is out of range.
         NonFiniteError: If a product is NaN or infinite.
 
-    Example:
+    Examples:
         >>> from eigenscape.operators import Dense
         >>> from eigenscape.space import ParamSpace
         >>> space = ParamSpace({"a": (2,), "b": (1,)})

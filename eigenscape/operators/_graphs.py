@@ -2,7 +2,8 @@
 
 For one batch with parameters θ, output z, sum of loss terms L and r = ∂L/∂z, three graphs serve all
 matrices of this room, each by reverse mode twice (exact for every layer that PyTorch can
-differentiate twice; forward mode is not, see `docs/concepts/products.md`):
+differentiate twice; several compositions with forward mode are not, see
+`docs/concepts/products.md`):
 
     Hessian    g(θ) = ∂L/∂θ              Hv = ∂⟨g, v⟩/∂θ
     residual   g(θ) = Jᵀr with r fixed    (H − G)v = ∂⟨g, v⟩/∂θ
@@ -162,19 +163,24 @@ class RiskOperator(LinearOperator):
 
     def _product(self, X: Tensor) -> Tensor:
         rows = X.T.contiguous()
+        total: Tensor | None = None
         with self.risk.evaluating():  # backward passes evaluate checkpointed parts again
-            total = torch.zeros(rows.shape, dtype=torch.float64, device=self.device)
             for batch, graph in self._graphs():
                 width = self._width(batch)
-                for part, out in zip(rows.split(width), total.split(width), strict=True):
-                    out += self._multiply(graph, part)
-        result = (total / self.risk.divisor).to(self.dtype).T
-        if not bool(torch.isfinite(result).all()):
+                parts = [self._multiply(graph, part) for part in rows.split(width)]
+                added = parts[0] if len(parts) == 1 else torch.cat(parts)
+                # A single batch is no sum: it needs no float64.
+                total = added if total is None else total.double().add_(added)
+        if total is None:
+            total = torch.zeros_like(rows)
+        result = (total / self.risk.divisor).to(self.dtype)
+        # One reduction finds NaN and infinity alike; NaN compares false.
+        if not float(torch.linalg.vector_norm(result, float("inf"))) < float("inf"):
             raise NonFiniteError(
                 f"A product with {type(self).__name__} is NaN or infinite. Check the vector, the "
                 "parameters and the data; second derivatives can overflow where the loss does not."
             )
-        return result
+        return result.T
 
     def _graphs(self) -> Iterator[tuple[Batch, BatchGraph]]:
         """Walk the batches with their graphs, keeping as many as the budget allows."""

@@ -11,7 +11,7 @@ from eigenscape.space import ParamSpace
 class Dense(LinearOperator):
     """A dense matrix as an operator.
 
-    Example:
+    Examples:
         >>> Dense(torch.tensor([[2.0, 1.0], [1.0, 3.0]])) @ torch.tensor([1.0, 0.0])
         tensor([2., 1.])
     """

@@ -24,7 +24,7 @@ class Fisher(RiskOperator):
     A term is a position for `CrossEntropy` and a sample for other losses. All three are Jᵀ B J with
     B at the output, so no gradient of a single sample is ever stored. Cost: as `GaussNewton`.
 
-    Example:
+    Examples:
         With the data's labels and ½(w x)² the gradient of a sample is w x², so F = mean w² x⁴.
 
         >>> import torch

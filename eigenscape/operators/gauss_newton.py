@@ -15,7 +15,7 @@ class GaussNewton(RiskOperator):
     closed form for the losses of this package. Cost of one product, where the graph is kept: about
     one and a third gradients.
 
-    Example:
+    Examples:
         The Gauss-Newton matrix of ½·mean (w x)² is mean x².
 
         >>> import torch

@@ -11,7 +11,7 @@ class Hessian(RiskOperator):
     Products are exact (double backward). Cost of one, where the graph is kept: about two gradients
     and no forward pass; otherwise about three and a half.
 
-    Example:
+    Examples:
         The Hessian of ½·mean (w x)² is mean x².
 
         >>> import torch

@@ -36,7 +36,7 @@ class LayerHessian(RiskOperator):
     Attributes:
         representation: "tail", or "full" where it fell back.
 
-    Example:
+    Examples:
         The block of a linear model under ½·mean ‖z − y‖² is I ⊗ mean(a aᵀ).
 
         >>> from eigenscape.losses import SquaredError

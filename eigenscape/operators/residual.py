@@ -11,7 +11,7 @@ class Residual(RiskOperator):
     It is the Hessian of θ ↦ ⟨r, z(θ)⟩ with the residual r = ∂ℓ/∂z held fixed, so one product costs
     what a Hessian product costs, not that and a Gauss-Newton product.
 
-    Example:
+    Examples:
         A model that is linear in its parameters has none.
 
         >>> import torch

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from eigenscape.linear_operator import LinearOperator, WrappedOperator
 from eigenscape.operators import Dense
+from eigenscape.space import ParamSpace
 
 
 def with_spectrum(values: Sequence[float] | Tensor, seed: int = 0) -> Tensor:
@@ -60,6 +61,32 @@ class Counting(WrappedOperator):
         self.widest = max(self.widest, X.shape[1])
         Y = self._inner.matmat(X)
         return Y if self._spoil is None else self._spoil(Y)
+
+
+class Diagonal(LinearOperator):
+    """A diagonal matrix of any size."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values, self._space = values, ParamSpace.flat(len(values))
+
+    @property
+    def space(self) -> ParamSpace:
+        return self._space
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._values.device
+
+    @property
+    def is_symmetric(self) -> bool:
+        return True
+
+    def matmat(self, X: Tensor) -> Tensor:
+        return self._values[:, None] * X
 
 
 def nan_operator(n: int = 8) -> LinearOperator:

@@ -216,3 +216,26 @@ def test_refusals() -> None:
         spectral_density(A, outliers=spikes)
     with pytest.raises(InvalidArgumentError, match="one per value"):
         spectral_density(Dense(torch.eye(6)), outliers=eigsh(A, num_pairs=2))
+
+
+def test_redrawing_costs_no_product_and_gives_the_same_curve() -> None:
+    A = Counting(with_spectrum(SPECTRA["indefinite"](60)))
+    linear = spectral_density(A, num_steps=15, num_probes=3)
+    spent = A.count
+    again = linear.redraw(scale="log").redraw()
+    assert A.count == spent
+    torch.testing.assert_close(again.density, linear.density, rtol=0, atol=0)
+    log = spectral_density(A, num_steps=15, num_probes=3, scale="log", kernel=Kernel(width=0.3))
+    redrawn = linear.redraw(scale="log", kernel=Kernel(width=0.3))
+    for name in ("grid", "density", "stderr"):
+        torch.testing.assert_close(getattr(redrawn, name), getattr(log, name), rtol=0, atol=0)
+
+
+def test_without_reorthogonalisation_there_may_be_more_steps_than_dimensions() -> None:
+    values = SPECTRA["indefinite"](30)
+    rho = spectral_density(
+        Dense(with_spectrum(values)), num_steps=50, num_probes=20, reorthogonalise=False
+    )
+    assert rho.nodes.shape == (20, 50)
+    mean, stderr = rho.moment(2)
+    assert abs(mean - float((values**2).mean())) < 4 * stderr

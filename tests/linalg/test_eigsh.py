@@ -24,7 +24,7 @@ from eigenscape.linalg.eigsh import eigsh
 from eigenscape.linalg.pairs import WHICH, EigenPairs
 from eigenscape.linalg.records import Progress
 from eigenscape.operators import Dense
-from tests.linalg.matrices import Counting, nan_operator, with_spectrum
+from tests.linalg.matrices import Counting, Diagonal, nan_operator, with_spectrum
 
 
 def over_a_bulk(tops: list[float], n: int = 400, width: float = 0.05) -> Tensor:
@@ -113,9 +113,9 @@ def test_tiny_matrices_and_all_pairs(n: int, which: str) -> None:
         check(eigsh(Dense(matrix), num_pairs=k, which=which), matrix, values, which, k)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    n=st.integers(1, 75),
+    n=st.integers(1, 64),
     data=st.data(),
     which=st.sampled_from(WHICH),
     block=st.integers(1, 4),
@@ -163,8 +163,22 @@ def test_no_more_products_than_arpack() -> None:
         )
         ours = eigsh(Dense(torch.from_numpy(matrix)), num_pairs=10, start=torch.from_numpy(v0))
         assert ours.status
-        solver = ours.num_products - 10 - 4  # without certificates and the look for copies
-        assert solver <= count[0], name
+        bare = eigsh(
+            Dense(torch.from_numpy(matrix)),
+            num_pairs=10,
+            start=torch.from_numpy(v0),
+            num_check=0,
+        )
+        assert bare.num_products - 10 <= count[0], name
+
+
+def test_long_float32_vectors_reach_their_rounding() -> None:
+    n = 200_000
+    values = torch.rand(n, generator=torch.Generator().manual_seed(0)).float()
+    values[:10] = torch.arange(2.0, 12.0)
+    pairs = eigsh(Diagonal(values), num_pairs=10)
+    torch.testing.assert_close(pairs.values, torch.arange(11.0, 1.0, -1.0), rtol=1e-6, atol=0)
+    assert (pairs.residuals / pairs.values).max() < 5e-6
 
 
 def test_a_warm_start_costs_little() -> None:
@@ -176,7 +190,7 @@ def test_a_warm_start_costs_little() -> None:
     torch.testing.assert_close(warm.values, again.values, rtol=1e-7, atol=0)
     assert warm.num_products < again.num_products
     exact = eigsh(Dense(matrix), num_pairs=5, tolerance=1e-5, start=cold.vectors)
-    assert exact.num_products == 5 + 4 + 5  # the vectors, the look for copies, the certificates
+    assert 5 + 2 + 5 <= exact.num_products <= 5 + 8 + 5  # vectors, look for copies, certificates
 
 
 def test_not_converging_is_a_status_and_a_warning() -> None:

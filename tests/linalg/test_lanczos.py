@@ -20,7 +20,7 @@ from eigenscape.errors import (
 from eigenscape.linalg.lanczos import LanczosRun, lanczos
 from eigenscape.linalg.records import Progress
 from eigenscape.operators import Dense
-from tests.linalg.matrices import SPECTRA, Counting, nan_operator, with_spectrum
+from tests.linalg.matrices import SPECTRA, Counting, Diagonal, nan_operator, with_spectrum
 
 
 def outliers_over_a_bulk(n: int, tops: list[float]) -> Tensor:
@@ -81,6 +81,16 @@ def test_ten_outliers_are_ten_and_never_ghosts(dtype: torch.dtype) -> None:
     V = run.basis.double()
     gram = V @ V.transpose(1, 2)
     assert (gram - torch.eye(120)).abs().max() < 100 * torch.finfo(dtype).eps
+
+
+def test_long_float32_vectors_stay_orthogonal() -> None:
+    n = 200_000
+    values = torch.linspace(0.0, 1.0, n, dtype=torch.float32) ** 4
+    run = lanczos(Diagonal(values), num_steps=30)
+    assert run.basis is not None
+    V = run.basis[0].double()
+    # One float32 sum over n entries would leave about 5e-5.
+    assert (V @ V.T - torch.eye(30)).abs().max() < 2e-6
 
 
 def test_without_reorthogonalisation_ghosts_do_appear_and_the_run_says_so() -> None:

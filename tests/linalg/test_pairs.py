@@ -106,12 +106,12 @@ def test_smallest_sizes(n) -> None:
 
 
 def test_text_and_dict() -> None:
-    matrix = with_spectrum(torch.arange(1.0, 15.0))
-    text = str(certify(Dense(matrix), torch.eye(14)))
-    assert "1.400000e+01" in text
+    matrix = with_spectrum(torch.arange(1.0, 25.0))
+    text = str(certify(Dense(matrix), torch.eye(24)))
+    assert "2.400000e+01" in text
     assert "4 more" in text
     assert len(text.splitlines()) == 13
-    assert json.dumps(certify(Dense(matrix), torch.eye(14)[:, :2]).to_dict())
+    assert json.dumps(certify(Dense(matrix), torch.eye(24)[:, :2]).to_dict())
 
 
 @pytest.mark.parametrize(
@@ -135,3 +135,12 @@ def test_refusals(change, error) -> None:
     arguments = {"operator": Dense(torch.eye(4)), "vectors": torch.eye(4)} | change
     with pytest.raises(error):
         certify(arguments.pop("operator"), arguments.pop("vectors"), **arguments)
+
+
+def test_pairs_can_be_sliced() -> None:
+    matrix = with_spectrum([5.0, 4.0, 3.0, 2.0])
+    pairs = certify(Dense(matrix), torch.linalg.eigh(matrix).eigenvectors)
+    some = pairs[1:3]
+    assert len(some) == 2
+    torch.testing.assert_close(some.values, torch.tensor([4.0, 3.0]))
+    torch.testing.assert_close(matrix @ some.vectors, some.vectors * some.values)
