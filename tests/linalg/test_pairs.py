@@ -110,7 +110,7 @@ def test_text_and_dict() -> None:
     text = str(certify(Dense(matrix), torch.eye(24)))
     assert "2.400000e+01" in text
     assert "4 more" in text
-    assert len(text.splitlines()) == 13
+    assert len(text.splitlines()) == 23
     assert json.dumps(certify(Dense(matrix), torch.eye(24)[:, :2]).to_dict())
 
 
