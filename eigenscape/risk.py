@@ -156,10 +156,14 @@ class EmpiricalRisk:
         if self._module is not None:
             tensors = [*self._module.parameters(), *self._module.buffers()]
             modes = [part.training for part in self._module.modules()]
-        plain = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-        sums = [t.detach().sum(dtype=torch.float64).to(self.device) for t in plain]
+        kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for t in tensors:
+            plain = torch.view_as_real(t) if t.is_complex() else t
+            kinds.setdefault((t.dtype, t.device), []).append(plain.detach().reshape(-1))
+        # Joined first: on a GPU two launches cost less than one for each tensor.
+        sums = [torch.cat(group).sum(dtype=torch.float64).item() for group in kinds.values()]
         marks = ((t.data_ptr(), t._version) for t in tensors)
-        return (*marks, *torch.stack(sums).tolist(), *(modes if self._mode == "keep" else ()))
+        return (*marks, *sums, *(modes if self._mode == "keep" else ()))
 
     def restricted(self, names: Sequence[str]) -> "EmpiricalRisk":
         """Return the same risk as a function of some of its parameters, the rest held fixed.
@@ -240,7 +244,7 @@ class EmpiricalRisk:
         """
         module = self._module
         modules = list(module.modules()) if module is not None else []
-        modes = [part.training for part in modules]
+        training = [part for part in modules if part.training and self._mode == "eval"]
         named = list(module.named_parameters()) if module is not None else []
         flipped = [p for name, p in named if p.requires_grad != (name in self._selected)]
         fastpath = torch.backends.mha.get_fastpath_enabled()
@@ -253,9 +257,8 @@ class EmpiricalRisk:
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             try:
                 torch.backends.mha.set_fastpath_enabled(False)
-                if self._mode == "eval":
-                    for part in modules:
-                        part.training = False
+                for part in training:
+                    part.training = False
                 for parameter in flipped:
                     parameter.requires_grad = not parameter.requires_grad
                 yield
@@ -263,8 +266,8 @@ class EmpiricalRisk:
                 torch.backends.mha.set_fastpath_enabled(fastpath)
                 for parameter in flipped:
                     parameter.requires_grad = not parameter.requires_grad
-                for part, training in zip(modules, modes, strict=True):
-                    part.training = training
+                for part in training:
+                    part.training = True
 
     def _constants(self) -> Params:
         """Return everything the model needs beside the selected parameters, as constants."""

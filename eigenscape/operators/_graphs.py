@@ -31,7 +31,6 @@ from eigenscape.errors import (
 )
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.losses import OutputProduct
-from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk, leaf_copies
 from eigenscape.space import ParamSpace
 
@@ -49,7 +48,7 @@ class BatchGraph(ABC):
 
     @abstractmethod
     def product(self, rows: Tensor, *, batched: bool) -> Tensor:
-        """Multiply the rows, all in one backward pass if `batched`."""
+        """Multiply the rows, all in one backward pass if `batched`; inside `evaluating()`."""
 
 
 class HessianGraph(BatchGraph):
@@ -143,7 +142,6 @@ class RiskOperator(LinearOperator):
         """Always: it is a matrix of second derivatives or a sum of squares."""
         return True
 
-    @full_precision()
     def matmat(self, X: Tensor) -> Tensor:
         """Multiply columns (n, k); sums over batches are accumulated in float64.
 
@@ -164,7 +162,8 @@ class RiskOperator(LinearOperator):
     def _product(self, X: Tensor) -> Tensor:
         rows = X.T.contiguous()
         total: Tensor | None = None
-        with self.risk.evaluating():  # backward passes evaluate checkpointed parts again
+        # Backward passes must be in full precision too, and evaluate checkpointed parts again.
+        with self.risk.evaluating():
             for batch, graph in self._graphs():
                 width = self._width(batch)
                 parts = [self._multiply(graph, part) for part in rows.split(width)]

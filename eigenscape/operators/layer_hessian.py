@@ -110,7 +110,6 @@ class _TailGraph(BatchGraph):
 
     def __init__(self, operator: LayerHessian, batch: Batch) -> None:
         risk, self._layer = operator.risk, operator._layer
-        self._evaluating = risk.evaluating
         self._leaves = list(leaf_copies(risk.parameters()).values())
         with torch.enable_grad(), risk.evaluating():
             self._tail = capture_tail(risk, self._layer, batch)
@@ -119,7 +118,7 @@ class _TailGraph(BatchGraph):
 
     def product(self, rows: Tensor, *, batched: bool) -> Tensor:
         columns = split_rows(rows, self._leaves)
-        with torch.no_grad(), self._evaluating():
+        with torch.no_grad():
             if batched:
                 moves = [self._push([c[i] for c in columns]) for i in range(rows.shape[0])]
                 moved = torch.stack(moves)
