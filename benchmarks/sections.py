@@ -52,8 +52,9 @@ class Method:
 
 
 def risk_of(problem: Problem, batch_size: int | None = None) -> es.EmpiricalRisk:
-    data = (problem.x, problem.y)
-    return es.EmpiricalRisk(problem.model, es.CrossEntropy(), data, batch_size=batch_size)
+    # All data in one batch unless said otherwise, as every rival here has them.
+    data, size = (problem.x, problem.y), batch_size or len(problem.x)
+    return es.EmpiricalRisk(problem.model, es.CrossEntropy(), data, batch_size=size)
 
 
 def our_hessian(problem: Problem, **options: Any) -> rivals.Product:

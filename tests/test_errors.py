@@ -71,7 +71,7 @@ def test_require_choice() -> None:
     assert require_choice("a", ("a", "b"), "f(kind=...)") == "a"
     for wrong in ("c", 3, None, ["a"]):
         with pytest.raises(UnknownNameError, match=r"`f\(kind=...\)` must be one of 'a', 'b'; got"):
-            require_choice(wrong, ("a", "b"), "f(kind=...)")  # type: ignore[arg-type]
+            require_choice(wrong, ("a", "b"), "f(kind=...)")
 
 
 def test_require_positive() -> None:
@@ -81,4 +81,4 @@ def test_require_positive() -> None:
             require_positive(wrong, "f(x=...)")
     for kind in ("1", None, True, [1.0]):
         with pytest.raises(WrongTypeError, match="must be a number"):
-            require_positive(kind, "f(x=...)")  # type: ignore[arg-type]
+            require_positive(kind, "f(x=...)")

@@ -74,11 +74,11 @@ def test_refusals() -> None:
     with pytest.raises(ShapeError, match=r"needs B of shape \(4, 7\); got \(4, 3\)"):
         projection_knockout(Dense(R), torch.ones(4, 3))
     with pytest.raises(WrongTypeError, match="needs a LinearOperator; got Tensor"):
-        projection_knockout(S, S)  # type: ignore[arg-type]
+        projection_knockout(S, S)
     for wrong in (torch.ones(7, 1, dtype=torch.int64), np.ones((7, 1)), torch.ones(7, 1) * 1j):
         with pytest.raises(WrongTypeError, match="real floating-point tensor or an operator"):
-            projection_knockout(A, wrong)  # type: ignore[arg-type]
+            projection_knockout(A, wrong)
     with pytest.raises(NonFiniteError, match="finite B"):
         projection_knockout(A, torch.full((7, 1), float("nan")))
     with pytest.raises(WrongTypeError, match="needs a LinearOperator"):
-        subtraction_knockout(A, S)  # type: ignore[arg-type]
+        subtraction_knockout(A, S)

@@ -27,7 +27,7 @@ def test_layers_are_found_by_their_own_name_or_a_parameters() -> None:
         ("2.weight", "2.bias"),
         ("weight", "bias"),
     )
-    assert layer.module is risk.module[2]  # type: ignore[index]
+    assert layer.module is risk.module[2]
     assert layer.obstacle is None
     assert find_layer(risk, "2.bias").params == ("2.bias",)
     root = EmpiricalRisk(nn.Linear(4, 3), CrossEntropy(), (X, Y))
@@ -42,7 +42,7 @@ def test_unknown_layers_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="no layer of that name with parameters"):
         find_layer(risk, "1")
     with pytest.raises(WrongTypeError, match="needs the name of a layer; got int"):
-        find_layer(risk, 0)  # type: ignore[arg-type]
+        find_layer(risk, 0)
     with pytest.raises(WrongTypeError, match="pure function"):
         find_layer(case("pure-function").risk(), "W")
 
@@ -116,7 +116,7 @@ def test_layers_that_run_twice_or_never_or_return_more_are_refused() -> None:
         capture_tail(risk, find_layer(risk, "never"), batch)
 
     class Pair(nn.Linear):
-        def forward(self, x: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        def forward(self, x: Tensor) -> tuple[Tensor, None]:
             return super().forward(x), None
 
     class Model(nn.Module):
@@ -130,4 +130,4 @@ def test_layers_that_run_twice_or_never_or_return_more_are_refused() -> None:
     risk = EmpiricalRisk(Model(), CrossEntropy(), (X, Y))
     with pytest.raises(UnsupportedModelError, match="'fc' returns a tuple"):
         capture_tail(risk, find_layer(risk, "fc"), next(iter(risk.batches)))
-    assert not risk.module.fc._forward_hooks  # type: ignore[union-attr]
+    assert not risk.module.fc._forward_hooks

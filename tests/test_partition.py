@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from eigenscape.errors import (
     EmptySelectionError,
@@ -15,28 +15,7 @@ from eigenscape.errors import (
 )
 from eigenscape.partition import Partition
 from eigenscape.space import Block, ParamSpace
-
-
-def marked(shapes: dict[str, tuple[int, ...]]) -> tuple[ParamSpace, dict[str, Tensor], Tensor]:
-    """A space, tensors whose entries are all different, and their flat vector."""
-    tensors = {name: torch.randn(shape) for name, shape in shapes.items()}
-    space = ParamSpace.of(tensors)
-    return space, tensors, space.flatten(tensors)
-
-
-def of_module(module: nn.Module) -> tuple[ParamSpace, dict[str, Tensor], Tensor]:
-    return marked({name: tuple(p.shape) for name, p in module.named_parameters()})
-
-
-def cat(*parts: Tensor) -> Tensor:
-    return torch.cat([part.reshape(-1) for part in parts])
-
-
-def same(actual: Tensor, *parts: Tensor) -> None:
-    torch.testing.assert_close(actual, cat(*parts), rtol=0, atol=0)
-
-
-NET = {"fc1.weight": (5, 3), "fc1.bias": (5,), "scale": (), "fc2.weight": (2, 5), "fc2.bias": (2,)}
+from tests.spaces import NET, marked, of_module, same
 
 
 def test_partition_is_an_ordered_map() -> None:
@@ -332,7 +311,7 @@ def test_by_head_refuses() -> None:
     with pytest.raises(InvalidArgumentError, match=r"num_heads=...\)` must be at least 1"):
         Partition.by_head(space, 0)
     with pytest.raises(WrongTypeError, match=r"num_heads=...\)` must be an integer"):
-        Partition.by_head(space, 3.0)  # type: ignore[arg-type]
+        Partition.by_head(space, 3.0)
     wrong = ParamSpace({"qkv.weight": (12, 4), "proj.weight": (4, 8)})
     with pytest.raises(InvalidArgumentError, match=r"'proj.weight', .* got shape \(4, 8\)"):
         Partition.by_head(wrong, 2)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from eigenscape.errors import (
     EmptySelectionError,
@@ -21,28 +21,7 @@ from eigenscape.errors import (
 )
 from eigenscape.partition import Partition
 from eigenscape.space import Block, ParamSpace
-
-
-def marked(shapes: dict[str, tuple[int, ...]]) -> tuple[ParamSpace, dict[str, Tensor], Tensor]:
-    """A space, tensors whose entries are all different, and their flat vector."""
-    tensors = {name: torch.randn(shape) for name, shape in shapes.items()}
-    space = ParamSpace.of(tensors)
-    return space, tensors, space.flatten(tensors)
-
-
-def of_module(module: nn.Module) -> tuple[ParamSpace, dict[str, Tensor], Tensor]:
-    return marked({name: tuple(p.shape) for name, p in module.named_parameters()})
-
-
-def cat(*parts: Tensor) -> Tensor:
-    return torch.cat([part.reshape(-1) for part in parts])
-
-
-def same(actual: Tensor, *parts: Tensor) -> None:
-    torch.testing.assert_close(actual, cat(*parts), rtol=0, atol=0)
-
-
-NET = {"fc1.weight": (5, 3), "fc1.bias": (5,), "scale": (), "fc2.weight": (2, 5), "fc2.bias": (2,)}
+from tests.spaces import NET, marked, same
 
 
 def test_the_helper_sees_a_difference() -> None:
@@ -73,9 +52,9 @@ def test_space_is_a_frozen_value() -> None:
     assert space != ParamSpace({**NET, "scale": (1,)})
     assert pickle.loads(pickle.dumps(space)) == copy.deepcopy(space) == space
     with pytest.raises(FrozenInstanceError):
-        space.size = 3  # type: ignore[misc]
+        space.size = 3
     with pytest.raises(TypeError):
-        space.shapes["scale"] = (3,)  # type: ignore[index]
+        space.shapes["scale"] = (3,)
 
 
 def test_flat_space() -> None:
@@ -161,7 +140,7 @@ def test_round_trips_of_any_shapes(shapes: dict[str, tuple[int, ...]], seed: int
 )
 def test_space_refuses(make: object, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=re.escape(text)):
-        make()  # type: ignore[operator]
+        make()
 
 
 def test_flatten_refuses_what_does_not_fit() -> None:

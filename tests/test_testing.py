@@ -151,7 +151,7 @@ class Careless(Wrong):
     def __matmul__(self, other: object) -> object:
         if isinstance(other, Tensor) and other.is_floating_point():
             other = other.double()
-        return super().__matmul__(other)  # type: ignore[call-overload]
+        return super().__matmul__(other)
 
 
 REJECTED: dict[str, tuple[LinearOperator, Tensor, str]] = {

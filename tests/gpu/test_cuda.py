@@ -47,7 +47,7 @@ def problem(dtype: torch.dtype, **options: object) -> tuple[nn.Module, Empirical
     x, y = torch.randn(11, 3, 5, 4, dtype=dtype), torch.randint(0, 5, (11,))
     model = model.to(CUDA)
     with pytest.warns(UserWarning, match="math kernel"):
-        risk = EmpiricalRisk(model, CrossEntropy(), (x, y), **options)  # type: ignore[arg-type]
+        risk = EmpiricalRisk(model, CrossEntropy(), (x, y), **options)
     model.eval()
 
     def loss(params: dict[str, Tensor]) -> Tensor:

@@ -51,7 +51,7 @@ class Counting(WrappedOperator):
     def __init__(
         self, matrix: Tensor, spoil: Callable[[Tensor], Tensor] | None = None, **spaces: object
     ) -> None:
-        super().__init__(Dense(matrix, **spaces))  # type: ignore[arg-type]
+        super().__init__(Dense(matrix, **spaces))
         self.count = 0
         self.widest = 0
         self._spoil = spoil

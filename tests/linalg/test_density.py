@@ -182,16 +182,16 @@ class KilledError(Exception):
 def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path, budget: int) -> None:
     matrix = with_spectrum(SPECTRA["indefinite"](50))
     options = {"num_steps": 23, "num_probes": 3, "memory_budget": budget, "seed": 2}
-    whole = spectral_density(Dense(matrix), **options)  # type: ignore[arg-type]
+    whole = spectral_density(Dense(matrix), **options)
 
     def die(p: Progress) -> None:
         if p.done >= 50:
             raise KilledError
 
     with pytest.raises(KilledError):
-        spectral_density(Dense(matrix), **options, checkpoint=tmp_path, progress=die)  # type: ignore[arg-type]
+        spectral_density(Dense(matrix), **options, checkpoint=tmp_path, progress=die)
     counter = Counting(matrix)
-    resumed = spectral_density(counter, **options, checkpoint=tmp_path)  # type: ignore[arg-type]
+    resumed = spectral_density(counter, **options, checkpoint=tmp_path)
     for name in ("grid", "density", "stderr", "nodes", "weights"):
         torch.testing.assert_close(getattr(resumed, name), getattr(whole, name), rtol=0, atol=0)
     assert counter.count < 69 - 25

@@ -230,7 +230,7 @@ class KilledError(Exception):
 def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
     matrix = with_spectrum(SPECTRA["semicircle"])
     options = {"num_pairs": 4, "max_basis": 14, "max_products": 4000}
-    whole = eigsh(Dense(matrix), **options)  # type: ignore[arg-type]
+    whole = eigsh(Dense(matrix), **options)
     assert whole.num_products > 60
 
     def die(p: Progress) -> None:
@@ -238,17 +238,17 @@ def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
             raise KilledError
 
     with pytest.raises(KilledError):
-        eigsh(Dense(matrix), **options, checkpoint=tmp_path, progress=die)  # type: ignore[arg-type]
+        eigsh(Dense(matrix), **options, checkpoint=tmp_path, progress=die)
     counter = Counting(matrix)
-    resumed = eigsh(counter, **options, checkpoint=tmp_path)  # type: ignore[arg-type]
+    resumed = eigsh(counter, **options, checkpoint=tmp_path)
     torch.testing.assert_close(resumed.vectors, whole.vectors, rtol=0, atol=0)
     torch.testing.assert_close(resumed.values, whole.values, rtol=0, atol=0)
     assert resumed.num_products == whole.num_products
     assert counter.count <= whole.num_products - 40
     with pytest.raises(CheckpointError, match="num_pairs"):
-        eigsh(Dense(matrix), **{**options, "num_pairs": 3}, checkpoint=tmp_path)  # type: ignore[arg-type]
+        eigsh(Dense(matrix), **{**options, "num_pairs": 3}, checkpoint=tmp_path)
     with pytest.raises(CheckpointError, match="another operator"):
-        eigsh(Dense(2 * matrix), **options, checkpoint=tmp_path)  # type: ignore[arg-type]
+        eigsh(Dense(2 * matrix), **options, checkpoint=tmp_path)
 
 
 def test_refusals() -> None:

@@ -179,15 +179,15 @@ def test_killed_at_any_step_it_resumes_to_the_same_bits(
     matrix = with_spectrum(SPECTRA["indefinite"](37)).float()
     matrix = (matrix + matrix.T) / 2
     options = {"num_steps": 12, "num_probes": 3, "reorthogonalise": reorthogonalise, "seed": 5}
-    whole = lanczos(Dense(matrix), **options)  # type: ignore[arg-type]
+    whole = lanczos(Dense(matrix), **options)
     saved = {"checkpoint": tmp_path / "run", "checkpoint_every": 3}
     if step < 12:
         with pytest.raises(KilledError):
-            lanczos(killed_at(matrix, step), **options, **saved)  # type: ignore[arg-type]
+            lanczos(killed_at(matrix, step), **options, **saved)
     else:
-        lanczos(Dense(matrix), **options, **saved)  # type: ignore[arg-type]
+        lanczos(Dense(matrix), **options, **saved)
     counter = Counting(matrix)
-    same_bits(lanczos(counter, **options, **saved), whole)  # type: ignore[arg-type]
+    same_bits(lanczos(counter, **options, **saved), whole)
     finished = step // 3 * 3
     check = 1 if finished else 0  # one product that compares the operator with the saved run
     assert counter.count == 3 * (12 - finished) + check

@@ -126,7 +126,7 @@ def test_symmetric_pairs_share_two_looks() -> None:
     # The mean of two independent estimates of equal variance has half of it. Shown against the same
     # matrix behind an operator that does not say it is symmetric.
     class Unsaid(Counting):
-        is_symmetric = False  # type: ignore[assignment]
+        is_symmetric = False
 
     matrix = with_spectrum(SPECTRA["indefinite"](60))
     parts = Partition.by_tensor(SPACE)

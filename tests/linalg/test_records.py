@@ -58,4 +58,4 @@ def test_require_converged() -> None:
 
 def test_records_are_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
-        sample(converged=True).seed = 2  # type: ignore[misc]
+        sample(converged=True).seed = 2

@@ -71,7 +71,7 @@ def test_refusals() -> None:
     with pytest.raises(InvalidArgumentError, match=r"Fisher\(seed=...\)"):
         Fisher(risk, kind="sampled", seed=-1)
     with pytest.raises(WrongTypeError, match=r"Fisher\(seed=...\)"):
-        Fisher(risk, kind="sampled", seed=1.5)  # type: ignore[arg-type]
+        Fisher(risk, kind="sampled", seed=1.5)
     with pytest.raises(UnsupportedModelError, match=r"Use `Fisher.*empirical"):
         Fisher(case("custom-mean").risk())
 

@@ -21,7 +21,7 @@ def test_closed_form_of_the_last_layer() -> None:
     risk = EmpiricalRisk(
         nn.Sequential(nn.Linear(4, 3, bias=False)), CrossEntropy(), (X, Y), batch_size=4
     )
-    p = risk.module(X).softmax(1).detach()  # type: ignore[misc]
+    p = risk.module(X).softmax(1).detach()
     M = torch.diag_embed(p) - p[:, :, None] * p[:, None]
     expected = torch.einsum("nab,ni,nj->aibj", M, X, X).reshape(12, 12) / 11
     check_operator(LayerHessian(risk, "0"), expected, rtol=1e-12)
@@ -117,4 +117,4 @@ def test_refusals() -> None:
     with pytest.raises(UnknownNameError, match="no layer of that name"):
         LayerHessian(risk, "1")
     with pytest.raises(WrongTypeError, match="needs the name of a layer"):
-        LayerHessian(risk, 0)  # type: ignore[arg-type]
+        LayerHessian(risk, 0)
