@@ -76,7 +76,7 @@ class Case:
 
         def compute() -> Tensor:
             z = self.forward(self.theta()).detach()
-            flat = lambda p: self.mean_loss(p["z"].reshape(z.shape))  # noqa: E731
+            flat = lambda p: self.mean_loss(p["z"].reshape(z.shape))
             B = dense_hessian(flat, {"z": z.reshape(-1)})
             J = self.jacobian()
             return J.T @ B @ J
@@ -335,7 +335,7 @@ def custom(kind: str) -> Case:
         "per_sample": single,
         "pair": lambda z, t: (single(z, t).sum(), len(t)),
     }
-    terms = lambda z: single(z, y)  # noqa: E731
+    terms = lambda z: single(z, y)
     return of_module(mlp(4, 5, 3), losses[kind], (x, y), lambda z: terms(z).mean(), terms, float(N))
 
 

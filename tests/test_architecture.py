@@ -76,6 +76,7 @@ LONG_FUNCTIONS: dict[str, str] = {}  # "eigenscape/room/file.py::Class.method": 
 EXTRA_TESTS = (
     "tests/test_architecture.py",
     "tests/cases.py",
+    "tests/small_net.py",
     "tests/spaces.py",
     "tests/linalg/matrices.py",
     "tests/contracts/",

@@ -208,9 +208,9 @@ def test_drawn_residuals_have_the_curvature_as_second_moment(name: str) -> None:
     """
     loss, z, y, _ = EXACT[name]
     generator = torch.Generator().manual_seed(7)
-    noise = lambda shape: torch.rand(shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    noise = lambda shape: torch.rand(shape, generator=generator, dtype=torch.float64)
     r = torch.stack([loss.sample_residual(z, y, noise).reshape(-1) for _ in range(2000)])
-    limit = lambda x: 5 * x.std(0) / len(x) ** 0.5 + 1e-12  # noqa: E731
+    limit = lambda x: 5 * x.std(0) / len(x) ** 0.5 + 1e-12
     assert (r.mean(0).abs() <= limit(r)).all()
     product = loss.hessian_at(z, y)
     B = torch.stack([product(e.view(z.shape)).reshape(-1) for e in torch.eye(z.numel())])

@@ -61,7 +61,7 @@ def test_the_oracle_is_consistent(name: str) -> None:
 def test_value_and_gradient(name: str, batch_size: int | None) -> None:
     c = case(name)
     risk = c.risk(batch_size)
-    oracle = lambda p: c.mean_loss(c.forward(p))  # noqa: E731
+    oracle = lambda p: c.mean_loss(c.forward(p))
     assert risk.value() == pytest.approx(oracle(c.theta()).item(), rel=1e-12)
     close(risk.gradient(), rows_of(oracle, c.theta())[0], rtol=1e-12)
     assert risk.num_samples == N
@@ -135,7 +135,7 @@ def test_exact_fisher_is_the_expectation_over_classes(name: str) -> None:
     """F = Σ s Σ_c p_c g_c g_cᵀ / count with g_c the gradient if the label were c."""
     c = case(name)
     theta = c.theta()
-    flat = lambda p: c.forward(p).reshape(-1, classes)  # noqa: E731
+    flat = lambda p: c.forward(p).reshape(-1, classes)
     classes = c.forward(theta).shape[-1]
     p = flat(theta).softmax(-1).detach()
     # −log p_c for every position and class, and the weight of each position's term.

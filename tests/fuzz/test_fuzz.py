@@ -41,7 +41,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
     """A two-layer network of any sizes, with one of the losses and data that fit."""
     n, inputs, hidden, outputs = draw(st.integers(1, 9)), draw(sizes), draw(sizes), draw(sizes)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
-    normal = lambda *s: torch.randn(s, generator=generator, dtype=torch.float64)  # noqa: E731
+    normal = lambda *s: torch.randn(s, generator=generator, dtype=torch.float64)
     kind = draw(st.sampled_from(["indices", "soft", "squared", "binary", "callable"]))
     x = normal(n, inputs)
     target = {

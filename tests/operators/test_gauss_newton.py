@@ -40,8 +40,8 @@ def test_rank_is_at_most_that_of_the_loss() -> None:
 
 
 def test_models_must_return_one_tensor() -> None:
-    pair = lambda p, x: (x @ p["w"], x)  # noqa: E731
-    loss = lambda z, y: z[0].square().mean()  # noqa: E731
+    pair = lambda p, x: (x @ p["w"], x)
+    loss = lambda z, y: z[0].square().mean()
     risk = EmpiricalRisk(pair, loss, (X, Y), params={"w": torch.ones(4, 3)})
     with pytest.raises(
         WrongTypeError, match=r"`GaussNewton` needs a model that returns one tensor"
@@ -52,7 +52,7 @@ def test_models_must_return_one_tensor() -> None:
 def test_convexity_is_not_needed() -> None:
     """A loss with negative curvature at the output gives JᵀBJ with that sign."""
     model = nn.Linear(4, 2, bias=False)
-    loss = lambda z, y: (-z.square().sum(), len(z))  # noqa: E731
+    loss = lambda z, y: (-z.square().sum(), len(z))
     risk = EmpiricalRisk(model, loss, (X, Y), batch_size=4)
     found: Tensor = GaussNewton(risk).to_dense()
     torch.testing.assert_close(found, -2 * torch.kron(torch.eye(2), X.T @ X / 11))

@@ -236,15 +236,15 @@ def test_operations_without_a_batching_rule_are_looped() -> None:
                 raise RuntimeError("needs two dimensions")
             return 3 * g * x**2
 
-    function = lambda p, x: Odd.apply(x @ p["w"])  # noqa: E731
+    function = lambda p, x: Odd.apply(x @ p["w"])
     params = {"w": torch.randn(4, 2)}
     risk = EmpiricalRisk(function, SquaredError(), (X, X[:, :2]), params=params, batch_size=4)
-    loss = lambda p: 0.5 * ((X @ p["w"]) ** 3 - X[:, :2]).square().sum() / 11  # noqa: E731
+    loss = lambda p: 0.5 * ((X @ p["w"]) ** 3 - X[:, :2]).square().sum() / 11
     check_operator(Hessian(risk), dense_hessian(loss, params))
 
 
 def test_models_that_ignore_their_parameters() -> None:
-    function = lambda p, x: x[:, :3]  # noqa: E731
+    function = lambda p, x: x[:, :3]
     risk = EmpiricalRisk(
         function, CrossEntropy(), (X, Y), params={"a": torch.ones(2), "b": torch.ones(())}
     )

@@ -34,7 +34,7 @@ def test_diagonal_blocks_vanish_where_the_tail_is_piecewise_linear() -> None:
 
 
 def test_models_must_return_one_tensor() -> None:
-    pair = lambda p, x: (x @ p["w"], x)  # noqa: E731
+    pair = lambda p, x: (x @ p["w"], x)
     risk = EmpiricalRisk(pair, lambda z, y: z[0].mean(), (X, X), params={"w": torch.ones(4, 3)})
     with pytest.raises(WrongTypeError, match="`Residual` needs a model that returns one tensor"):
         Residual(risk) @ torch.ones(12)
