@@ -2,23 +2,18 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from eigenscape.linear_operator import LinearOperator, WrappedOperator
 from eigenscape.operators import Dense
 from eigenscape.space import ParamSpace
+from eigenscape.testing import matrix_with_spectrum
 
 
 def with_spectrum(values: Sequence[float] | Tensor, seed: int = 0) -> Tensor:
     """Return a symmetric float64 matrix with these eigenvalues and random eigenvectors."""
-    spectrum = torch.as_tensor(values, dtype=torch.float64)
-    n = len(spectrum)
-    gauss = np.random.default_rng(seed).standard_normal((n, n))
-    Q, _ = torch.linalg.qr(torch.from_numpy(gauss))
-    matrix = (Q * spectrum) @ Q.T
-    return (matrix + matrix.T) / 2
+    return matrix_with_spectrum(values, seed=seed)
 
 
 def decaying(n: int) -> Tensor:
