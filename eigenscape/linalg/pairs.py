@@ -10,7 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import NonFiniteError, ShapeError, require_choice, require_positive
+from eigenscape.errors import (
+    NonFiniteError,
+    ShapeError,
+    WrongTypeError,
+    require_choice,
+    require_positive,
+)
 from eigenscape.linalg._products import BATCH, multiply, require_seed, require_symmetric
 from eigenscape.linalg.records import Record, Status
 from eigenscape.linear_operator import LinearOperator
@@ -49,7 +55,22 @@ class EigenPairs(Record):
         return self.values.shape[0]
 
     def __getitem__(self, key: slice) -> "EigenPairs":
-        """Return some of the pairs, e.g. `pairs[:9]`; the status still speaks of all."""
+        """Return some of the pairs, e.g. `pairs[:9]`; the status still speaks of all.
+
+        Args:
+            key: A slice.
+
+        Returns:
+            Those pairs.
+
+        Raises:
+            WrongTypeError: If it is not a slice.
+        """
+        if not isinstance(key, slice):
+            raise WrongTypeError(
+                f"`pairs[...]` takes a slice, e.g. `pairs[:9]`; got {key!r}. A single value is "
+                "`pairs.values[i]`."
+            )
         return dataclasses.replace(
             self,
             values=self.values[key],

@@ -142,5 +142,7 @@ def test_pairs_can_be_sliced() -> None:
     pairs = certify(Dense(matrix), torch.linalg.eigh(matrix).eigenvectors)
     some = pairs[1:3]
     assert len(some) == 2
+    with pytest.raises(WrongTypeError, match=r"`pairs\.values\[i\]`"):
+        pairs[0]
     torch.testing.assert_close(some.values, torch.tensor([4.0, 3.0]))
     torch.testing.assert_close(matrix @ some.vectors, some.vectors * some.values)
