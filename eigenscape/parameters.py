@@ -17,17 +17,22 @@ from eigenscape.space import ParamSpace
 
 
 def uncompiled(model: Any) -> Any:
-    """Return the module inside `torch.compile(module)`, which has no second derivative."""
-    inner = getattr(model, "_orig_mod", None)
-    if not isinstance(inner, nn.Module):
-        return model
-    warnings.warn(
-        "A compiled model has no second derivative; the module that was compiled is used instead "
-        "(exact, slower).",
-        SubstitutionWarning,
-        stacklevel=3,
-    )
+    """Return the module inside `torch.compile(module)`, and say what happens to compiled parts."""
+    inner = getattr(model, "_orig_mod", model)
+    parts = inner.modules() if isinstance(inner, nn.Module) else ()
+    if inner is not model or any(is_compiled(part) for part in parts):
+        warnings.warn(
+            "A compiled model has no second derivative; the modules that were compiled are used "
+            "instead (exact, slower).",
+            SubstitutionWarning,
+            stacklevel=3,
+        )
     return inner
+
+
+def is_compiled(part: nn.Module) -> bool:
+    """Say whether a module runs through `torch.compile`, by either of its two ways."""
+    return hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
 
 
 def _refuse_odd_embeddings(model: nn.Module) -> None:

@@ -29,7 +29,7 @@ from eigenscape.errors import (
     require_choice,
 )
 from eigenscape.losses import Loss, as_loss
-from eigenscape.parameters import common_kind, select_parameters, uncompiled
+from eigenscape.parameters import common_kind, is_compiled, select_parameters, uncompiled
 from eigenscape.precision import full_precision
 from eigenscape.space import ParamSpace
 
@@ -253,6 +253,8 @@ class EmpiricalRisk:
                 stack.enter_context(torch.inference_mode(False))
             stack.enter_context(full_precision())
             stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
+            if any(is_compiled(part) for part in modules):
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             if any(isinstance(part, nn.RNNBase) for part in modules):
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             try:

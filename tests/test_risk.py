@@ -198,6 +198,28 @@ def test_compiled_models_are_unwrapped_and_said_so() -> None:
     close(Hessian(risk).to_dense(), oracle(model))
 
 
+@pytest.mark.parametrize("how", ["wrapped", "in place"])
+def test_compiled_parts_run_as_they_are(how: str) -> None:
+    model = net()
+    expected = oracle(model)
+    if how == "wrapped":
+        model[0] = torch.compile(model[0], backend="aot_eager")
+    else:
+        model[0].compile(backend="aot_eager")
+    with pytest.warns(SubstitutionWarning, match="compiled model has no second derivative"):
+        risk = EmpiricalRisk(model, CrossEntropy(), (X, Y))
+    close(Hessian(risk).to_dense(), expected)
+    close(GaussNewton(risk).to_dense(), oracle_of_gauss_newton(net_like(model), Y))
+
+
+def net_like(model: nn.Sequential) -> nn.Sequential:
+    """The same weights without compilation."""
+    plain = net()
+    state = {name.replace("_orig_mod.", ""): p for name, p in model.state_dict().items()}
+    plain.load_state_dict(state)
+    return plain
+
+
 def test_tied_weights_are_one_tensor() -> None:
     c = case("attention-fused")
     names = c.risk().space.names
@@ -358,3 +380,23 @@ def test_a_replaced_parameter_is_seen_and_a_converted_model_is_refused() -> None
     model.float()
     with pytest.raises(ShapeError, match="Make a new `EmpiricalRisk`"):
         H @ torch.ones(risk.space.size)
+
+
+def test_offloaded_activations_are_exact_and_autocast_is_as_good_as_its_dtype() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self, context: Callable[[], Any]) -> None:
+            super().__init__()
+            self.inner, self.context = net(), context
+
+        def forward(self, x: Tensor) -> Tensor:
+            with self.context():
+                return self.inner(x)
+
+    for context, dtype, rtol in (
+        (torch.autograd.graph.save_on_cpu, torch.float64, 1e-10),
+        # bfloat16 keeps 8 bits, and the product passes through a handful of roundings.
+        (lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.float32, 5e-2),
+    ):
+        model = Wrapped(context).to(dtype)
+        risk = EmpiricalRisk(model, CrossEntropy(), (X, Y))
+        close(Hessian(risk).to_dense(), oracle(model.inner.double()), rtol=rtol)

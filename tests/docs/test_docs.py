@@ -179,3 +179,12 @@ def test_names_are_read_from_source() -> None:
     assert HOOK.exported_names(front) == {"eigsh": "eigenscape.linalg.eigsh", "other": ""}
     plain = ast.parse("import torch\nclass A: ...\ndef f(): ...\ndef _g(): ...\n")
     assert HOOK.exported_names(plain) == {"A": "", "f": ""}
+
+
+def test_defects_page_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "concepts" / "defects.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    defined = set(re.findall(r"def (test_\w+)\(", "\n".join(sources)))
+    assert len(named) > 15
+    assert named <= defined, sorted(named - defined)
