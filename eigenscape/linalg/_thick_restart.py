@@ -30,6 +30,7 @@ class ThickRestart:
         capacity: int,
         block_size: int,
         seed: int,
+        start: Tensor,
     ) -> None:
         self._operator, self._k, self._which = operator, k, which
         self._tolerance, self._capacity, self._block = tolerance, capacity, block_size
@@ -39,19 +40,18 @@ class ThickRestart:
         n = operator.space.size
         self._rows = torch.empty(capacity, n, dtype=operator.dtype, device=operator.device)
         self._j = 0
-        self.F = self._rows[:0]
+        self.F, _, _ = _orthonormal_rows(start, floor=0.0)
+        self._first, self._first_quotient = self.F[:1], torch.zeros(())
         self._H = torch.zeros(0, 0, dtype=torch.float64)
-        self._C = torch.zeros(0, 0, dtype=torch.float64)
+        self._C = torch.zeros(self.F.shape[0], 0, dtype=torch.float64)
         self._theta = torch.zeros(0, dtype=torch.float64)
         self._Y = torch.zeros(0, 0, dtype=torch.float64)
         self._stale = 0  # steps since Ritz values were last computed
         self._fresh = False  # whether a random vector waits to be multiplied
 
-    def begin(self, rows: Tensor) -> None:
-        """Make the starting vectors the first frontier, and multiply them all."""
-        self.F, _, _ = _orthonormal_rows(rows, floor=0.0)
-        self._C = torch.zeros(self.F.shape[0], 0, dtype=torch.float64)
-        self._first = self.F[:1]
+    @property
+    def _needed(self) -> int:
+        return 2 * self._k if self._which == "both" else self._k
 
     def step(self, *, probing: bool = False) -> None:
         """Multiply a few frontier vectors: those that the unconverged pairs lean on most."""
@@ -185,8 +185,7 @@ class ThickRestart:
         """Say whether all wanted pairs are there and within tolerance, as last looked at."""
         if self._stale:
             return False
-        needed = 2 * self._k if self._which == "both" else self._k
-        return self._j >= needed and self._unconverged().numel() == 0
+        return self._j >= self._needed and self._unconverged().numel() == 0
 
     def may_miss(self) -> bool:
         """Say whether a pair outside the wanted ones could still belong among them.
@@ -274,8 +273,7 @@ class ThickRestart:
 
     def restart(self) -> None:
         """Keep the wanted Ritz vectors and half of the rest, nearest to them in order."""
-        needed = 2 * self._k if self._which == "both" else self._k
-        extra = (self._capacity - needed) // 2
+        extra = (self._capacity - self._needed) // 2
         count = self._k + (extra // 2 if self._which == "both" else extra)
         keep = _order(self._theta, self._which, count)
         keep = keep[: self._capacity - self._block]

@@ -110,7 +110,8 @@ class Checkpoint:
         file = self._file(number)
         try:
             with safe_open(file, framework="pt") as piece:
-                tensors = {name: piece.get_tensor(name) for name in piece.keys()}  # noqa: SIM118
+                names = list(piece.keys())  # a piece cannot be iterated over itself
+                tensors = {name: piece.get_tensor(name) for name in names}
                 expected = (piece.metadata() or {}).get("checksum")
         except (SafetensorError, OSError) as error:
             raise CheckpointError(

@@ -363,9 +363,13 @@ def _overall(
     if progress is None:
         return None
 
+    resumed: list[int] = []  # steps that an interrupted run had finished, seen at the first report
+
     def report(step: Progress) -> None:
+        if not resumed:
+            resumed.append(step.done - 1)
         done = first * m + step.done * count
-        rate = step.seconds / max(step.done * count, 1)
+        rate = step.seconds / ((step.done - resumed[0]) * count)
         left = None if step.seconds_left is None else rate * (total * m - done)
         progress(Progress("spectral density", done, total * m, step.seconds, left))
 

@@ -61,7 +61,8 @@ def eigsh(
         num_pairs: How many pairs k.
         which: "largest" or "smallest" (by sign), "magnitude", or "both": k from each end.
         tolerance: Asked of ‖Av − λv‖ / |λ|; for λ near zero, rounding of ‖A‖ is enough.
-        max_products: Products to spend at most; the status says if they were not enough.
+        max_products: Products to spend at most, certificates included; the status says if they
+            were not enough.
         block_size: Vectors multiplied per step. More than 1 shares passes over the data and
             resolves clusters, at more products.
         max_basis: Vectors to keep before a restart.
@@ -96,11 +97,13 @@ def eigsh(
     # Tiny matrices are gone through whole: certain, and no more than n products.
     look = (num_check, _LEAST_LOOK) if n > _TINY or num_check == 0 else (n, n)
     wanted = 2 * k if which == "both" else k
-    limit = 100 * wanted + 500 if max_products is None else max_products
-    require_count(limit, "eigsh(max_products=...)", at_least=wanted)
     capacity = _capacity(operator, wanted, b, max_basis)
-    solver = ThickRestart(operator, k, which, tolerance, capacity, b, seed)
-    solver.begin(_starting_rows(operator, start, b, seed))
+    rows = _starting_rows(operator, start, b, seed)
+    # A basis that holds the wanted pairs, and a certificate for each.
+    least = wanted + max(wanted + b, len(rows))
+    limit = 100 * wanted + 500 + least if max_products is None else max_products
+    require_count(limit, "eigsh(max_products=...)", at_least=least)
+    solver = ThickRestart(operator, k, which, tolerance, capacity, b, seed, rows)
     saved = None
     if checkpoint is not None:
         key = {
@@ -111,13 +114,16 @@ def eigsh(
             "which": which,
             "capacity": capacity,
             "block_size": b,
+            "tolerance": tolerance,
+            "num_check": num_check,
+            "seed": seed,
             "start": crc(solver.F),
         }
         saved = Checkpoint(checkpoint, key)
         for piece in saved.load()[-1:]:
             solver.restore(piece)
     ticker = Ticker(progress, "eigsh", limit, first=solver.num_products)
-    _iterate(solver, limit, look, saved, ticker)
+    _iterate(solver, limit - wanted - b, look, saved, ticker)
     solver.refresh()
     pairs = certify(
         operator,
@@ -162,7 +168,7 @@ def _iterate(
     most, least = look
     looked: int | None = None  # products spent on the current look, None while converging
     seen = None
-    while solver.num_products < limit:
+    while solver.num_products <= limit:
         if looked is None and solver.has_converged():
             if most == 0 or not solver.add_random():
                 return

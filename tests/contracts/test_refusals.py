@@ -237,3 +237,21 @@ def test_inputs_alone_and_losses_without_target() -> None:
     theta = {name: p.detach() for name, p in model.named_parameters()}
     energy = lambda p: torch.func.functional_call(model, p, (X,)).square().sum(1).mean()
     close(Hessian(risk).to_dense(), dense_hessian(energy, theta))
+
+
+def test_a_loader_that_changes_later_is_noticed() -> None:
+    class Shrinking:
+        def __init__(self) -> None:
+            self.batches = [(X[:40], Y[:40]), (X[40:], Y[40:])]
+
+        def __iter__(self) -> Any:
+            return iter(self.batches)
+
+    data = Shrinking()
+    H = Hessian(EmpiricalRisk(net(), CrossEntropy(), data, keep_data_bytes=0))
+    v = torch.ones(H.shape[0])
+    H @ v
+    for left in (1, 0):
+        data.batches = data.batches[:left]
+        with pytest.raises(NonDeterministicRiskError, match="was made for 70"):
+            H @ v

@@ -199,10 +199,28 @@ def test_not_converging_is_a_status_and_a_warning() -> None:
         pairs = eigsh(Dense(matrix), num_pairs=5, max_products=12)
     assert not pairs.status
     assert len(pairs) == 5
+    assert pairs.num_products <= 12
     # The certificate holds all the same: each interval has an eigenvalue in it.
     exact = torch.linalg.eigvalsh(matrix)
     for low, high in pairs.intervals().tolist():
         assert bool(((exact >= low - 1e-12) & (exact <= high + 1e-12)).any())
+
+
+@pytest.mark.parametrize("which", WHICH)
+@pytest.mark.parametrize("block_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("more", range(4))
+def test_the_budget_is_kept_and_all_pairs_are_returned(
+    which: str, block_size: int, more: int
+) -> None:
+    A = Counting(with_spectrum(SPECTRA["semicircle"]))
+    wanted = 8 if which == "both" else 4
+    budget = 2 * wanted + block_size + more
+    with pytest.warns(ConvergenceWarning):
+        pairs = eigsh(A, num_pairs=4, which=which, block_size=block_size, max_products=budget)
+    assert A.count == pairs.num_products <= budget
+    assert len(pairs) == wanted
+    with pytest.raises(InvalidArgumentError, match="max_products"):
+        eigsh(A, num_pairs=4, which=which, block_size=block_size, max_products=2 * wanted)
 
 
 def test_a_product_that_is_only_roughly_linear_is_found_out() -> None:
