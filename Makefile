@@ -23,8 +23,8 @@ help: ## Say what can be made
 
 install: $(VENV)/.stamp-dev ## Make .venv with everything for development
 
-demo: $(VENV)/.stamp-demo ## Train a small network, look at its curvature, save a figure
-	$(BIN)/python examples/quickstart.py
+demo: $(VENV)/.stamp ## Train a small network on digits, analyse it, write a report
+	$(BIN)/eigenscape demo --no-open
 
 test: $(VENV)/.stamp-dev ## Run the tests on two processes (PYTEST_ARGS="--slow" for all)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
@@ -41,13 +41,17 @@ bench: $(VENV)/.stamp-bench ## Compare with other libraries (BENCH_ARGS="...")
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 
 clean: ## Remove what the other targets made, but for .venv
-	rm -rf site demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "eigenscape needs Python 3.11 or later; try: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e .
+	@touch $@
 
 $(VENV)/.stamp-%: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e ".[$*]"

@@ -57,8 +57,20 @@ class UnsupportedModelError(EigenscapeError, RuntimeError):
     """A model does something that has no exact curvature here."""
 
 
-class CheckpointError(EigenscapeError, RuntimeError):
+class FileError(EigenscapeError, RuntimeError):
+    """A file is missing, damaged, or not what it should be."""
+
+
+class CheckpointError(FileError):
     """A checkpoint is damaged or belongs to another computation."""
+
+
+class RunError(FileError):
+    """A run folder is damaged, unfinished, or none at all."""
+
+
+class DataError(FileError):
+    """A data file is missing, damaged, or not what it should be."""
 
 
 class EigenscapeWarning(UserWarning):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eigenscape.batches import Batch
@@ -57,12 +58,14 @@ class Tail:
         args: The layer's positional inputs, detached.
         kwargs: The layer's keyword inputs, detached.
         output: The layer's output z, a leaf.
+        prediction: The model's output as a function of z.
         total: The sum of the batch's loss terms as a function of z.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Tensor
+    prediction: Any
     total: Tensor
 
 
@@ -138,7 +141,8 @@ def capture_tail(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Tail:
     handle = layer.module.register_forward_hook(cut, with_kwargs=True)
     try:
         with torch.enable_grad(), risk.evaluating():
-            total, _ = risk.total(risk.parameters(), batch)
+            prediction = risk.output(risk.parameters(), batch)
+            total, _ = risk.loss.total(prediction, batch.target)
     finally:
         handle.remove()
     if len(calls) != 1:
@@ -147,7 +151,7 @@ def capture_tail(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Tail:
             "function of one output. Use `Hessian(risk)[block]`."
         )
     args, kwargs, output = calls[0]
-    return Tail(args, kwargs, output, total)
+    return Tail(args, kwargs, output, prediction, total)
 
 
 def apply_layer(layer: Layer, values: dict[str, Tensor], tail: Tail) -> Tensor:
@@ -174,6 +178,66 @@ def apply_layer(layer: Layer, values: dict[str, Tensor], tail: Tail) -> Tensor:
         state["weight"] = weight * keep
     result: Tensor = torch.func.functional_call(layer.module, state, tail.args, tail.kwargs)
     return result
+
+
+def matrix_obstacle(layer: Layer) -> str | None:
+    """Say why a layer is not one matrix W̃ applied to vectors x̃ at some positions, or None.
+
+    Linear layers and convolutions without groups are; W̃ is the weight, or weight and bias joined.
+
+    Args:
+        layer: The layer.
+
+    Returns:
+        The reason, or None where it is.
+    """
+    module = layer.module
+    if layer.obstacle is not None:
+        return layer.obstacle
+    if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+        return f"{type(module).__name__} is no linear layer or convolution (1d or 2d)"
+    if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups != 1:
+        return f"the convolution has {module.groups} groups"
+    if layer.fields not in (("weight",), ("weight", "bias")):
+        return f"the weight is not among the parameters {layer.fields}"
+    return None
+
+
+def input_vectors(layer: Layer, tail: Tail) -> Tensor:
+    """Return what the layer's matrix multiplies: x̃ (N, P, n), with a 1 last if it has a bias.
+
+    A convolution is unfolded into patches, in the order of its weight (Wu App. A.4, (31)).
+
+    Args:
+        layer: A layer without `matrix_obstacle`.
+        tail: What holds the inputs.
+
+    Returns:
+        The vectors at all P positions; P = 1 for plain vectors.
+    """
+    module = layer.module
+    x: Tensor = tail.args[0] if tail.args else next(iter(tail.kwargs.values()))
+    x = x.detach()
+    if isinstance(module, nn.Conv1d | nn.Conv2d):
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+        sizes = [module.kernel_size, module.dilation, module.stride]
+        if isinstance(module, nn.Conv1d):
+            x, sizes = x.unsqueeze(2), [(1, *size) for size in sizes]
+        kernel, dilation, stride = sizes
+        x = F.unfold(x, kernel, dilation=dilation, stride=stride).transpose(1, 2)
+    else:
+        x = x.reshape(x.shape[0], -1, x.shape[-1])
+    if "bias" in layer.fields:
+        x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
+    return x
+
+
+def output_vectors(layer: Layer, z: Tensor) -> Tensor:
+    """Return something shaped like the layer's output as vectors (N, P, m)."""
+    if isinstance(layer.module, nn.Conv1d | nn.Conv2d):
+        return z.flatten(2).transpose(1, 2)
+    return z.reshape(z.shape[0], -1, z.shape[-1])
 
 
 def _obstacle(root: nn.Module, module: nn.Module, names: list[str]) -> str | None:

@@ -101,7 +101,7 @@ class CrossEntropy(Loss):
 
     def total(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return Σℓ and the number (or weight) of terms."""
-        z, y, is_index = self._aligned(output, target)
+        z, y, is_index = self.aligned(output, target)
         weights = None if self.class_weights is None else self.class_weights.to(z)
         total = F.cross_entropy(
             z,
@@ -121,7 +121,7 @@ class CrossEntropy(Loss):
     def hessian_at(self, output: Tensor, target: Tensor) -> OutputProduct:
         """Return t ↦ s (p∘t − p pᵀt) at every position."""
         dim = self._class_dim(output, target)
-        z, y, is_index = self._aligned(output, target)
+        z, y, is_index = self.aligned(output, target)
         p = z.detach().softmax(1)
         sp = self._term_weights(z, y, is_index) * p
 
@@ -135,7 +135,7 @@ class CrossEntropy(Loss):
 
     def sample_residual(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
         """Return √s (p − onehot(ŷ)) with ŷ drawn from p by inverting its distribution function."""
-        z, y, is_index = self._aligned(output, target)
+        z, y, is_index = self.aligned(output, target)
         p = z.detach().softmax(1)
         u = noise(p[:, :1].shape).to(p.device)
         cumulative = p.double().cumsum(1)
@@ -149,7 +149,7 @@ class CrossEntropy(Loss):
         """Return the class dimension: every position is a term of its own."""
         return (self._class_dim(output, target),)
 
-    def _aligned(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor, bool]:
+    def aligned(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor, bool]:
         """Bring classes to dimension 1 and shift next-token targets."""
         dim = self._class_dim(output, target)
         is_index = not target.dtype.is_floating_point
@@ -168,7 +168,7 @@ class CrossEntropy(Loss):
         return z, y, is_index
 
     def _restored(self, aligned: Tensor, class_dim: int) -> Tensor:
-        """Undo `_aligned`: unused last positions get zero, classes go back where they were."""
+        """Undo `aligned`: unused last positions get zero, classes go back where they were."""
         if self.next_token:
             aligned = F.pad(aligned, (0, 1))
         return aligned.movedim(1, class_dim)

@@ -47,6 +47,20 @@ def exported_names(tree: ast.Module) -> dict[str, str]:
     return {name: origin.get(name, "") for name in listed}
 
 
+def stub_names(tree: ast.Module) -> dict[str, str]:
+    """Map the names of the package's stub to the modules they come from.
+
+    Args:
+        tree: The parsed stub.
+
+    Returns:
+        The names in alphabetical order.
+    """
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    found = {alias.name: node.module or "" for node in imports for alias in node.names}
+    return dict(sorted(found.items()))
+
+
 def rooms(package: Path) -> dict[str, Path]:
     """Map each room of the package to the file that speaks for it.
 
@@ -91,12 +105,12 @@ def index_page(package: Path) -> str:
     """
     present = rooms(package)
     parts = ["# Reference", "Made from the docstrings, one page a room."]
-    front = package / "__init__.py"
-    names = exported_names(ast.parse(front.read_text(encoding="utf-8"))) if front.exists() else {}
+    front = package / "__init__.pyi"
+    names = stub_names(ast.parse(front.read_text(encoding="utf-8"))) if front.exists() else {}
     if names:
         rows = [f"| `import {PACKAGE} as es` | defined in |", "|---|---|"]
         for name, module in names.items():
-            room = module.removeprefix(f"{PACKAGE}.").split(".")[0]
+            room = name if module == PACKAGE else module.removeprefix(f"{PACKAGE}.").split(".")[0]
             place = f"[`{room}`]({room}.md)" if room in present else ""
             rows.append(f"| `es.{name}` | {place} |")
         parts.append("\n".join(rows))

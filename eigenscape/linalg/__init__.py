@@ -16,12 +16,8 @@ from eigenscape.linalg.norms import SpectralNorm as SpectralNorm
 from eigenscape.linalg.norms import block_norms as block_norms
 from eigenscape.linalg.norms import frobenius_norm as frobenius_norm
 from eigenscape.linalg.norms import spectral_norm as spectral_norm
-from eigenscape.linalg.pairs import EigenPairs as EigenPairs
 from eigenscape.linalg.pairs import certify as certify
 from eigenscape.linalg.probes import draw_probes as draw_probes
-from eigenscape.linalg.records import Progress as Progress
-from eigenscape.linalg.records import Record as Record
-from eigenscape.linalg.records import Status as Status
 from eigenscape.linalg.solve import Solution as Solution
 from eigenscape.linalg.solve import solve as solve
 from eigenscape.linalg.trace import BlockTraces as BlockTraces
@@ -31,6 +27,10 @@ from eigenscape.linalg.trace import TraceEstimate as TraceEstimate
 from eigenscape.linalg.trace import XTrace as XTrace
 from eigenscape.linalg.trace import block_traces as block_traces
 from eigenscape.linalg.trace import trace as trace
+from eigenscape.pairs import EigenPairs as EigenPairs
+from eigenscape.progress import Progress as Progress
+from eigenscape.records import Record as Record
+from eigenscape.records import Status as Status
 
 __all__ = [
     "BlockNorms",

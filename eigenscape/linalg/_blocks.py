@@ -9,9 +9,9 @@ from torch import Tensor
 
 from eigenscape.linalg._products import block_sums, multiply, unit_columns
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linalg.progress import Ticker
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.partition import Partition
+from eigenscape.progress import Ticker
 
 
 class BlockRun:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from eigenscape.linalg._products import multiply
-from eigenscape.linalg.progress import Ticker
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.progress import Ticker
 
 # MINRES takes a column for inconsistent when its residual r has ‖Mr‖ below this part of ‖M‖‖r‖: no
 # step can then shorten it. In floating point a least-squares residual gets no further than about

@@ -14,8 +14,8 @@ from eigenscape.errors import require_choice, require_count
 from eigenscape.linalg._products import BATCH, Moments, multiply
 from eigenscape.linalg._xtrace import new_directions, xtrace_from_products
 from eigenscape.linalg.probes import KINDS, draw_probes
-from eigenscape.linalg.progress import Ticker
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.progress import Ticker
 
 # Before this many probes a standard error is itself too uncertain to end a run on.
 MIN_PROBES = 10

@@ -25,8 +25,9 @@ from eigenscape.errors import (
 )
 from eigenscape.linalg._products import require_symmetric
 from eigenscape.linalg.lanczos import lanczos
-from eigenscape.linalg.records import Progress, ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.progress import Progress, ProgressCallback
+from eigenscape.records import Columns, Record, Status
 
 SCALES = ("linear", "log")
 _BASIS_BYTES = 2 * 2**30
@@ -108,6 +109,14 @@ class SpectralDensity(Record):
     epsilon: float
     edges: tuple[float, float]
     unit: float
+
+    def columns(self) -> Columns:
+        """Return the curve: point, density and standard error."""
+        return {
+            "grid": self.grid.tolist(),
+            "density": self.density.tolist(),
+            "stderr": self.stderr.tolist(),
+        }
 
     def redraw(
         self,

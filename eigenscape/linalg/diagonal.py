@@ -19,10 +19,10 @@ from eigenscape.linalg._products import (
     unit_columns,
 )
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linalg.progress import Ticker
-from eigenscape.linalg.records import ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.precision import full_precision
+from eigenscape.progress import ProgressCallback, Ticker
+from eigenscape.records import Columns, Record, Status
 
 # Before this many probes a standard error is itself too uncertain to end a run on.
 _MIN_PROBES = 10
@@ -41,6 +41,10 @@ class DiagonalEstimate(Record):
     values: Tensor
     stderr: Tensor
     num_probes: int
+
+    def columns(self) -> Columns:
+        """Return value and standard error of each entry."""
+        return {"value": self.values.tolist(), "stderr": self.stderr.tolist()}
 
 
 @full_precision()

@@ -9,21 +9,23 @@ import os
 
 from torch import Tensor
 
+from eigenscape.checkpoint import Checkpoint
 from eigenscape.errors import (
     ShapeError,
     require_choice,
     require_count,
     require_positive,
 )
+from eigenscape.files import crc
 from eigenscape.linalg._products import require_symmetric
 from eigenscape.linalg._thick_restart import ThickRestart
-from eigenscape.linalg.checkpoint import Checkpoint, crc
-from eigenscape.linalg.pairs import WHICH, EigenPairs, certify
+from eigenscape.linalg.pairs import WHICH, certify
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linalg.progress import Ticker
-from eigenscape.linalg.records import ProgressCallback, Status
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
+from eigenscape.progress import ProgressCallback, Ticker
+from eigenscape.records import Status
 
 _BASIS_BYTES = 8 * 2**30
 _SMALL = 1024  # up to this size the basis may span the whole space

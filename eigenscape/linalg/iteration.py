@@ -11,7 +11,6 @@ from torch import Tensor
 from eigenscape.errors import ShapeError, require_count, require_positive
 from eigenscape.linalg._products import BATCH, multiply, require_seed, require_symmetric
 from eigenscape.linalg.pairs import (
-    EigenPairs,
     make_pairs,
     orthonormal,
     require_vectors,
@@ -20,10 +19,10 @@ from eigenscape.linalg.pairs import (
     ritz,
 )
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linalg.progress import Ticker
-from eigenscape.linalg.records import ProgressCallback
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
+from eigenscape.progress import ProgressCallback, Ticker
 
 # A two-step movement below this part of the one-step movement means |λ₂/λ₁| above about 0.9 with
 # opposite signs: worth another advice than plain slowness.

@@ -17,6 +17,7 @@ import torch
 from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
+from eigenscape.checkpoint import Checkpoint
 from eigenscape.errors import (
     CheckpointError,
     InvalidArgumentError,
@@ -24,13 +25,13 @@ from eigenscape.errors import (
     ShapeError,
     require_count,
 )
+from eigenscape.files import crc
 from eigenscape.linalg._products import dots, require_symmetric
-from eigenscape.linalg.checkpoint import Checkpoint, crc
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linalg.progress import Ticker
-from eigenscape.linalg.records import ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.precision import full_precision
+from eigenscape.progress import ProgressCallback, Ticker
+from eigenscape.records import Columns, Record, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,16 @@ class LanczosRun(Record):
     betas: Tensor
     basis: Tensor | None
     reorthogonalised: bool
+
+    def columns(self) -> Columns:
+        """Return one row for each step of each probe."""
+        probes, steps = self.alphas.shape
+        return {
+            "probe": [p for p in range(probes) for _ in range(steps)],
+            "step": [s for _ in range(probes) for s in range(steps)],
+            "alpha": self.alphas.flatten().tolist(),
+            "beta": self.betas.flatten().tolist(),
+        }
 
     def quadrature(self) -> tuple[Tensor, Tensor]:
         """Return Gauss nodes (p, m) and weights (p, m) of v ↦ vᵀ f(A) v for unit v.

@@ -23,11 +23,11 @@ from eigenscape.linalg._products import (
 )
 from eigenscape.linalg.eigsh import eigsh
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linalg.progress import Ticker
-from eigenscape.linalg.records import ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator, require_operator
 from eigenscape.partition import Partition
 from eigenscape.precision import full_precision
+from eigenscape.progress import ProgressCallback, Ticker
+from eigenscape.records import Columns, Record, Status
 
 # Before this many probes a standard error is itself too uncertain to end a run on.
 _MIN_PROBES = 10
@@ -65,6 +65,16 @@ class BlockNorms(Record):
     row_names: tuple[str, ...]
     column_names: tuple[str, ...]
     num_probes: int
+
+    def columns(self) -> Columns:
+        """Return one row for each pair of blocks."""
+        places = [(r, c) for r in self.row_names for c in self.column_names]
+        return {
+            "row": [row for row, _ in places],
+            "column": [column for _, column in places],
+            "norm": self.values.flatten().tolist(),
+            "stderr": self.stderr.flatten().tolist(),
+        }
 
 
 @dataclass(frozen=True, eq=False)

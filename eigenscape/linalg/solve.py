@@ -25,10 +25,10 @@ from eigenscape.errors import (
 )
 from eigenscape.linalg._krylov import Ending, Problem, run_cg, run_minres
 from eigenscape.linalg._products import require_symmetric
-from eigenscape.linalg.progress import Ticker
-from eigenscape.linalg.records import ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.precision import full_precision
+from eigenscape.progress import ProgressCallback, Ticker
+from eigenscape.records import Columns, Record, Status
 
 METHODS = ("cg", "minres")
 
@@ -57,6 +57,10 @@ class Solution(Record):
     converged: Tensor
     tolerance: float
     method: str
+
+    def columns(self) -> Columns:
+        """Return one row for each right-hand side."""
+        return {"residual": self.residuals.tolist(), "converged": self.converged.tolist()}
 
 
 @full_precision()

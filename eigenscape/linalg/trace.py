@@ -32,11 +32,11 @@ from eigenscape.linalg._trace_methods import (
     run_xtrace,
 )
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linalg.progress import Ticker
-from eigenscape.linalg.records import ProgressCallback, Record, Status
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.partition import Partition
 from eigenscape.precision import full_precision
+from eigenscape.progress import ProgressCallback, Ticker
+from eigenscape.records import Columns, Record, Status
 
 __all__ = [
     "BlockTraces",
@@ -83,6 +83,14 @@ class BlockTraces(Record):
     values: Tensor
     stderr: Tensor
     num_probes: int
+
+    def columns(self) -> Columns:
+        """Return name, trace and standard error of each block."""
+        return {
+            "block": self.names,
+            "trace": self.values.tolist(),
+            "stderr": self.stderr.tolist(),
+        }
 
 
 @full_precision()

@@ -143,6 +143,12 @@ class RiskOperator(LinearOperator):
         """Always: it is a matrix of second derivatives or a sum of squares."""
         return True
 
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of the graphs that products keep; known after the first product, 0 before."""
+        sizes = {number: batch.size for number, batch in enumerate(self.risk.batches)}
+        return int(sum((self._bytes_per_sample or 0.0) * sizes[number] for number in self._kept))
+
     def matmat(self, X: Tensor) -> Tensor:
         """Multiply columns (n, k); sums over batches are accumulated in float64.
 

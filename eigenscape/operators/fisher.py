@@ -1,16 +1,14 @@
 """The Fisher information matrix, exact, sampled or empirical."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from eigenscape.batches import Batch
 from eigenscape.errors import UnsupportedModelError, require_choice, require_count
-from eigenscape.losses import CallableLoss, Noise, OutputProduct
+from eigenscape.losses import CallableLoss, OutputProduct
 from eigenscape.operators._graphs import BatchGraph, JacobianGraph, RiskOperator
+from eigenscape.operators._noise import sample_noise
 from eigenscape.risk import EmpiricalRisk
-
-_NOISE_BLOCK = 256
 
 
 class Fisher(RiskOperator):
@@ -85,7 +83,10 @@ class Fisher(RiskOperator):
         if self._kind == "empirical":
             r = loss.residual(output, batch.target)[None]
         else:
-            noises = (self._noise(batch, draw) for draw in range(self._num_samples))
+            noises = (
+                sample_noise(batch, draw, self._seed, self.device)
+                for draw in range(self._num_samples)
+            )
             r = torch.stack([loss.sample_residual(output, batch.target, noise) for noise in noises])
         dims = [1 + dim for dim in loss.term_dims(output, batch.target)]
 
@@ -95,22 +96,3 @@ class Fisher(RiskOperator):
             return (r * (rt.sum(dims, keepdim=True) if dims else rt)).mean(0)
 
         return product
-
-    def _noise(self, batch: Batch, draw: int) -> Noise:
-        """Return uniform numbers that depend on the sample's number, not on its batch."""
-
-        def noise(shape: torch.Size) -> Tensor:
-            first, last = batch.first, batch.first + shape[0]
-            blocks = range(first // _NOISE_BLOCK, (last - 1) // _NOISE_BLOCK + 1)
-            drawn = torch.cat([self._noise_block(draw, block, shape[1:]) for block in blocks])
-            start = first - blocks.start * _NOISE_BLOCK
-            return drawn[start : start + shape[0]].to(self.device)
-
-        return noise
-
-    def _noise_block(self, draw: int, block: int, shape: torch.Size) -> Tensor:
-        sequence = np.random.SeedSequence([self._seed, draw, block])
-        generator = np.random.Generator(np.random.Philox(sequence))
-        uniform = torch.from_numpy(generator.random((_NOISE_BLOCK, *shape)))
-        # Keep clear of 0 and 1, where the inverse normal distribution is infinite.
-        return uniform.clamp_(1e-16, 1 - 1e-16)

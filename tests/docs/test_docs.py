@@ -143,7 +143,7 @@ def resolve(target: str) -> object:
     return getattr(importlib.import_module(module), name)
 
 
-@pytest.mark.parametrize("room", ["linalg", "operators"])
+@pytest.mark.parametrize("room", ["analyses", "linalg", "operators"])
 def test_reference_of_room_is_its_public_names(room: str, reference: dict[str, str]) -> None:
     module = importlib.import_module(f"{PACKAGE}.{room}")
     listed = targets(reference[f"reference/{room}.md"])
@@ -177,6 +177,8 @@ def test_every_described_name_exists(reference: dict[str, str]) -> None:
 def test_names_are_read_from_source() -> None:
     front = ast.parse("from eigenscape.linalg.eigsh import eigsh\n__all__ = ['eigsh', 'other']\n")
     assert HOOK.exported_names(front) == {"eigsh": "eigenscape.linalg.eigsh", "other": ""}
+    stub = ast.parse("from eigenscape import data as data\nfrom eigenscape.risk import B as B\n")
+    assert HOOK.stub_names(stub) == {"B": "eigenscape.risk", "data": "eigenscape"}
     plain = ast.parse("import torch\nclass A: ...\ndef f(): ...\ndef _g(): ...\n")
     assert HOOK.exported_names(plain) == {"A": "", "f": ""}
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from eigenscape.errors import InvalidArgumentError, NotSymmetricError, UnknownNameError
 from eigenscape.linalg.density import Kernel, SpectralDensity, spectral_density
 from eigenscape.linalg.eigsh import eigsh
-from eigenscape.linalg.records import Progress
 from eigenscape.operators import Dense
+from eigenscape.progress import Progress
 from tests.linalg.matrices import SPECTRA, Counting, with_spectrum
 
 

@@ -11,8 +11,8 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.linalg.diagonal import diagonal
-from eigenscape.linalg.records import Progress
 from eigenscape.operators import Dense
+from eigenscape.progress import Progress
 from tests.linalg.matrices import SPECTRA, Counting, nan_operator, with_spectrum
 
 NUM_SEEDS = 300

@@ -22,8 +22,8 @@ from eigenscape.errors import (
 )
 from eigenscape.linalg.eigsh import eigsh
 from eigenscape.linalg.pairs import WHICH, EigenPairs
-from eigenscape.linalg.records import Progress
 from eigenscape.operators import Dense
+from eigenscape.progress import Progress
 from tests.linalg.matrices import Counting, Diagonal, nan_operator, with_spectrum
 
 

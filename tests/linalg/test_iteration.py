@@ -10,8 +10,8 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.linalg.iteration import power_iteration, subspace_iteration
-from eigenscape.linalg.records import Progress
 from eigenscape.operators import Dense
+from eigenscape.progress import Progress
 from tests.linalg.matrices import Counting, nan_operator, with_spectrum
 
 SPECTRUM = torch.cat([torch.tensor([-9.0, 6.0, -4.0, 3.0]), torch.linspace(-1, 1, 36)]).to(

@@ -18,8 +18,8 @@ from eigenscape.errors import (
     ShapeError,
 )
 from eigenscape.linalg.lanczos import LanczosRun, lanczos
-from eigenscape.linalg.records import Progress
 from eigenscape.operators import Dense
+from eigenscape.progress import Progress
 from tests.linalg.matrices import SPECTRA, Counting, Diagonal, nan_operator, with_spectrum
 
 

@@ -11,9 +11,9 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.linalg.norms import block_norms, frobenius_norm, spectral_norm
-from eigenscape.linalg.records import Progress
 from eigenscape.operators import Dense
 from eigenscape.partition import Partition
+from eigenscape.progress import Progress
 from eigenscape.space import Block, ParamSpace
 from tests.linalg.matrices import SPECTRA, Counting, nan_operator, with_spectrum
 

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 
@@ -105,15 +103,6 @@ def test_smallest_sizes(n) -> None:
     assert one.values.shape == (1,)
 
 
-def test_text_and_dict() -> None:
-    matrix = with_spectrum(torch.arange(1.0, 25.0))
-    text = str(certify(Dense(matrix), torch.eye(24)))
-    assert "2.400000e+01" in text
-    assert "4 more" in text
-    assert len(text.splitlines()) == 23
-    assert json.dumps(certify(Dense(matrix), torch.eye(24)[:, :2]).to_dict())
-
-
 @pytest.mark.parametrize(
     ("change", "error"),
     [
@@ -135,14 +124,3 @@ def test_refusals(change, error) -> None:
     arguments = {"operator": Dense(torch.eye(4)), "vectors": torch.eye(4)} | change
     with pytest.raises(error):
         certify(arguments.pop("operator"), arguments.pop("vectors"), **arguments)
-
-
-def test_pairs_can_be_sliced() -> None:
-    matrix = with_spectrum([5.0, 4.0, 3.0, 2.0])
-    pairs = certify(Dense(matrix), torch.linalg.eigh(matrix).eigenvectors)
-    some = pairs[1:3]
-    assert len(some) == 2
-    with pytest.raises(WrongTypeError, match=r"`pairs\.values\[i\]`"):
-        pairs[0]
-    torch.testing.assert_close(some.values, torch.tensor([4.0, 3.0]))
-    torch.testing.assert_close(matrix @ some.vectors, some.vectors * some.values)

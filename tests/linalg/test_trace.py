@@ -13,7 +13,6 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linalg.records import Progress
 from eigenscape.linalg.trace import (
     Hutchinson,
     HutchPlusPlus,
@@ -24,6 +23,7 @@ from eigenscape.linalg.trace import (
 )
 from eigenscape.operators import Dense
 from eigenscape.partition import Partition
+from eigenscape.progress import Progress
 from eigenscape.space import Block, ParamSpace
 from tests.linalg.matrices import SPECTRA, Counting, nan_operator, with_spectrum
 

@@ -1,7 +1,6 @@
 """Progress reports."""
 
-from eigenscape.linalg.progress import Ticker
-from eigenscape.linalg.records import Progress
+from eigenscape.progress import Progress, Ticker
 
 
 def test_reports_steps_and_an_estimate() -> None:

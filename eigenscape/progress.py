@@ -1,8 +1,30 @@
 """Tell a caller how far a long computation has come, without printing anything."""
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from eigenscape.linalg.records import Progress, ProgressCallback
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a long computation has come.
+
+    Attributes:
+        task: What is being done.
+        done: Steps finished.
+        total: Steps planned (an upper bound where the work may end early).
+        seconds: Time spent so far in this process.
+        seconds_left: Estimate of the time left, or None before there is one.
+    """
+
+    task: str
+    done: int
+    total: int
+    seconds: float
+    seconds_left: float | None
+
+
+ProgressCallback = Callable[[Progress], None]
 
 
 class Ticker:

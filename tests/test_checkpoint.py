@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from eigenscape.checkpoint import Checkpoint
 from eigenscape.errors import CheckpointError
-from eigenscape.linalg.checkpoint import Checkpoint
 
 
 def test_pieces_come_back_in_order(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_missing_piece_is_noticed(tmp_path: Path) -> None:
 def test_an_unfinished_write_is_ignored(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path, {})
     checkpoint.append({"n": torch.tensor([7])})
-    (tmp_path / "unfinished").write_bytes(b"half of a piece")
+    (tmp_path / ".piece-000001.safetensors.unfinished").write_bytes(b"half of a piece")
     assert [int(piece["n"]) for piece in Checkpoint(tmp_path, {}).load()] == [7]
 
 

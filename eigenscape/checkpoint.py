@@ -1,22 +1,18 @@
 """A folder that holds what a long computation had finished, so that a killed run loses nothing.
 
-Pieces are numbered safetensors files with a checksum, each written to a temporary name, flushed to
-the disk and renamed: a piece is there whole or not at all. `key.json` says which computation the
-folder belongs to; another one, or a damaged piece, is refused.
+Pieces are numbered safetensors files, each there whole or not at all. `key.json` says which
+computation the folder belongs to; another one, or a damaged piece, is refused.
 """
 
 import json
 import os
-import zlib
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from eigenscape.errors import CheckpointError
+from eigenscape.errors import CheckpointError, FileError
+from eigenscape.files import read_tensors, write_bytes, write_tensors
 
 Key = dict[str, Any]
 
@@ -39,13 +35,13 @@ class Checkpoint:
         key_file = self._path / "key.json"
         if key_file.exists():
             self._require_same(key_file, key)
-        elif any(self._path.iterdir()):
+        elif any(not file.name.endswith(".unfinished") for file in self._path.iterdir()):
             raise CheckpointError(
                 f"`checkpoint='{path}'` must be a new or empty folder or an earlier checkpoint; it "
                 "holds other files. Choose another folder."
             )
         else:
-            _write(key_file, json.dumps(key, sort_keys=True, indent=1).encode())
+            write_bytes(key_file, json.dumps(key, sort_keys=True, indent=1).encode())
 
     def append(self, tensors: dict[str, Tensor]) -> None:
         """Add a piece after those that are there."""
@@ -101,53 +97,10 @@ class Checkpoint:
         return self._path / f"piece-{number:06d}.safetensors"
 
     def _save(self, number: int, tensors: dict[str, Tensor]) -> None:
-        host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        temporary = self._path / "unfinished"
-        save_file(host, temporary, metadata={"checksum": _checksum(host)})
-        _commit(temporary, self._file(number))
+        write_tensors(self._file(number), tensors)
 
     def _load(self, number: int) -> dict[str, Tensor]:
-        file = self._file(number)
         try:
-            with safe_open(file, framework="pt") as piece:
-                names = list(piece.keys())  # a piece cannot be iterated over itself
-                tensors = {name: piece.get_tensor(name) for name in names}
-                expected = (piece.metadata() or {}).get("checksum")
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"'{file}' is damaged ({error}). Delete the folder to start again."
-            ) from error
-        if expected != _checksum(tensors):
-            raise CheckpointError(
-                f"'{file}' is damaged: its checksum does not fit. Delete the folder to start again."
-            )
-        return tensors
-
-
-def crc(tensor: Tensor) -> int:
-    """Return the CRC-32 of a tensor's bytes."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
-
-
-def _checksum(tensors: dict[str, Tensor]) -> str:
-    return ",".join(f"{name}:{crc(tensors[name]):08x}" for name in sorted(tensors))
-
-
-def _write(file: Path, content: bytes) -> None:
-    temporary = file.with_name("unfinished")
-    temporary.write_bytes(content)
-    _commit(temporary, file)
-
-
-def _commit(temporary: Path, file: Path) -> None:
-    """Flush a finished file to the disk and give it its name in one step."""
-    with temporary.open("rb") as handle:
-        os.fsync(handle.fileno())
-    temporary.replace(file)
-    if hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder, and need not
-        folder = os.open(file.parent, os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            return read_tensors(self._file(number))
+        except FileError as error:
+            raise CheckpointError(f"{error} Delete the folder to start again.") from error

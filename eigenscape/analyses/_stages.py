@@ -1,0 +1,122 @@
+"""Finished stages of an analysis kept in a folder, and progress over all of them."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+from eigenscape.analyses.plan import Plan
+from eigenscape.errors import CheckpointError, FileError
+from eigenscape.files import read_tensors, write_bytes, write_tensors
+from eigenscape.progress import Progress, ProgressCallback
+from eigenscape.records import Record, pack, unpack
+
+_Record = TypeVar("_Record", bound=Record)
+# A stage gets a folder for checkpoints of its own and somewhere to report its progress.
+Compute = Callable[[Path | None, ProgressCallback | None], _Record]
+
+
+class StageStore:
+    """Runs stages, and remembers the finished ones across interruptions."""
+
+    def __init__(self, folder: Path | None, overall: "Overall") -> None:
+        """Open the folder; None remembers nothing.
+
+        Args:
+            folder: That of a `Checkpoint`, which has made sure that it belongs to this analysis.
+            overall: Told how far each stage has come.
+        """
+        self._folder, self._overall = folder, overall
+        self.seconds: dict[str, float] = {}
+
+    def run(self, name: str, compute: Compute[_Record]) -> _Record:
+        """Return a stage's record: the one kept, or a new one, which is then kept.
+
+        Args:
+            name: The stage.
+            compute: Makes the record.
+
+        Returns:
+            The record.
+        """
+        file = None if self._folder is None else self._folder / name.replace(" ", "-")
+        if file is not None and file.with_suffix(".json").exists():
+            kept = self._load(name, file)
+            self._overall.finished(name, was_kept=True)
+            return cast(_Record, kept)
+        started = time.monotonic()
+        steps = None if file is None else file.with_suffix(".steps")
+        record = compute(steps, self._overall.stage(name))
+        self.seconds[name] = time.monotonic() - started
+        self._overall.finished(name, was_kept=False)
+        if file is not None:
+            plain, tensors = pack(record)
+            content = {"record": plain, "seconds": self.seconds[name]}
+            write_tensors(file.with_suffix(".safetensors"), tensors)
+            write_bytes(file.with_suffix(".json"), json.dumps(content).encode())
+            shutil.rmtree(file.with_suffix(".steps"), ignore_errors=True)
+        return record
+
+    def _load(self, name: str, file: Path) -> Record:
+        try:
+            content = json.loads(file.with_suffix(".json").read_text())
+            record: Record = unpack(
+                content["record"], read_tensors(file.with_suffix(".safetensors"))
+            )
+        except (ValueError, KeyError, FileError) as error:
+            raise CheckpointError(
+                f"The stage '{name}' kept in '{self._folder}' is damaged ({error}). Delete the "
+                "folder to start again."
+            ) from error
+        self.seconds[name] = float(content["seconds"])
+        return record
+
+
+class Overall:
+    """Turns the progress of single stages into progress over the whole plan."""
+
+    def __init__(self, callback: ProgressCallback | None, plan: Plan) -> None:
+        """Start the clock.
+
+        Args:
+            callback: Called with per mille of the predicted time; None is silent.
+            plan: What is predicted.
+        """
+        self._callback, self._plan = callback, plan
+        self._started = time.monotonic()
+        self._skipped = self._share = 0.0
+
+    def stage(self, name: str) -> ProgressCallback | None:
+        """Return a callback for one stage."""
+        if self._callback is None:
+            return None
+        before, own = self._before(name)
+
+        def report(step: Progress) -> None:
+            self._report(step.task, before + own * min(1.0, step.done / max(step.total, 1)))
+
+        return report
+
+    def finished(self, name: str, *, was_kept: bool) -> None:
+        """Report that a stage is done; one that was kept from an earlier run took no time."""
+        if self._callback is None:
+            return
+        before, own = self._before(name)
+        if was_kept:
+            self._skipped += own
+        self._report(name, before + own)
+
+    def _before(self, name: str) -> tuple[float, float]:
+        shares = [stage.seconds / max(self._plan.seconds, 1e-9) for stage in self._plan.stages]
+        place = [stage.name for stage in self._plan.stages].index(name)
+        return sum(shares[:place]), shares[place]
+
+    def _report(self, task: str, share: float) -> None:
+        self._share = max(self._share, min(share, 1.0))
+        seconds = time.monotonic() - self._started
+        fresh = self._share - self._skipped
+        left = seconds / fresh * (1.0 - self._share) if fresh > 0 else None
+        if self._callback is not None:
+            self._callback(Progress(task, int(1000 * self._share), 1000, seconds, left))

@@ -1,0 +1,225 @@
+"""The spectrum of one curvature matrix: both ends, the density between them, trace and norm.
+
+The ends are found first and taken out, so that Lanczos quadrature resolves the bulk; its first two
+moments, with the ends put back, are trace and squared Frobenius norm at no further product.
+"""
+
+import dataclasses
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eigenscape.errors import require_count
+from eigenscape.linalg import EigenPairs, SpectralDensity, eigsh, spectral_density
+from eigenscape.linear_operator import LinearOperator
+from eigenscape.progress import Progress, ProgressCallback
+from eigenscape.records import Columns, Record, Status
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixSpectrum(Record):
+    """What a few hundred products tell about a symmetric matrix.
+
+    Attributes:
+        matrix: Its name: "Hessian", "Gauss-Newton" or "residual".
+        size: Its size n.
+        largest: The largest eigenvalues, descending, with eigenvectors and residuals.
+        smallest: The smallest ones, the very smallest last; none where they were not asked for.
+        density: Density of the eigenvalues on a linear axis; certified ends are its spikes.
+        log_density: The same on the axis log(|λ| + ε).
+        trace: Sum of the eigenvalues.
+        trace_stderr: Its standard error; NaN for a single probe.
+        frobenius: Frobenius norm.
+        frobenius_stderr: Its standard error; NaN for a single probe.
+        seconds: Wall time it took.
+    """
+
+    matrix: str
+    size: int
+    largest: EigenPairs
+    smallest: EigenPairs
+    density: SpectralDensity
+    log_density: SpectralDensity
+    trace: float
+    trace_stderr: float
+    frobenius: float
+    frobenius_stderr: float
+    seconds: float
+
+    def columns(self) -> Columns:
+        """Return both ends of the spectrum: end, rank, eigenvalue and residual."""
+        ends = {"largest": self.largest, "smallest": self.smallest}
+        rows = [
+            (end, i + 1, float(pairs.values[i]), float(pairs.residuals[i]))
+            for end, pairs in ends.items()
+            for i in range(len(pairs))
+        ]
+        names = ("end", "rank", "eigenvalue", "residual")
+        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+
+
+def matrix_spectrum(
+    operator: LinearOperator,
+    name: str,
+    *,
+    num_pairs: int = 16,
+    num_smallest: int = 2,
+    num_steps: int = 80,
+    num_probes: int = 4,
+    tolerance: float = 1e-3,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: ProgressCallback | None = None,
+) -> MatrixSpectrum:
+    """Find both ends of a spectrum, its density, trace and Frobenius norm.
+
+    Cost: about 4 products per eigenpair, and `num_steps · num_probes` for the density.
+
+    Args:
+        operator: Symmetric operator A.
+        name: What to call it.
+        num_pairs: Largest eigenpairs; at most half of n is taken.
+        num_smallest: Smallest eigenpairs; 0 for a matrix that is known to be positive
+            semidefinite.
+        num_steps: Lanczos steps per probe.
+        num_probes: Probes; with one there are no standard errors.
+        tolerance: Asked of residuals, as a fraction of the eigenvalue; ten times that of the
+            smallest, which usually lie at the edge of a bulk.
+        seed: Fixes starting vectors and probes.
+        checkpoint: Folder to save to and to resume from.
+        progress: Called after each step.
+
+    Returns:
+        The record. If some pairs did not converge, it holds them with their true residuals, and
+        the status says so.
+
+    Examples:
+        >>> from eigenscape.operators import Dense
+        >>> A = Dense(torch.diag(torch.linspace(-1.0, 3.0, 60, dtype=torch.float64)))
+        >>> s = matrix_spectrum(A, "ramp", num_pairs=3, num_steps=50)
+        >>> round(float(s.largest.values[0]), 6), round(float(s.smallest.values[-1]), 6)
+        (3.0, -1.0)
+        >>> abs(s.trace - 60.0) <= 4 * s.trace_stderr
+        True
+    """
+    started = time.monotonic()
+    n = operator.space.size
+    require_count(num_smallest, "matrix_spectrum(num_smallest=...)", at_least=0)
+    folder = None if checkpoint is None else Path(checkpoint)
+    wanted = {"largest": min(num_pairs, max(1, n // 2)), "smallest": min(num_smallest, n // 2)}
+    parts = [eigsh_products(wanted["largest"]), edge_products(wanted["smallest"])]
+    parts.append(min(num_steps, n) * num_probes)
+    ends = {
+        which: _end(
+            operator,
+            which,
+            wanted[which],
+            tolerance=tolerance * slack,
+            seed=seed,
+            checkpoint=None if folder is None else folder / which,
+            progress=_part(progress, f"{name}: {which} eigenvalues", parts, number),
+        )
+        for number, (which, slack) in enumerate((("largest", 1.0), ("smallest", 10.0)))
+    }
+    both = dataclasses.replace(
+        ends["largest"],
+        values=torch.cat([pairs.values for pairs in ends.values()]),
+        vectors=torch.cat([pairs.vectors for pairs in ends.values()], dim=1),
+        residuals=torch.cat([pairs.residuals for pairs in ends.values()]),
+    )
+    density = spectral_density(
+        operator,
+        num_steps=min(num_steps, n),
+        num_probes=num_probes,
+        outliers=both if len(both) < n else None,
+        seed=seed + 1,
+        checkpoint=None if folder is None else folder / "density",
+        progress=_part(progress, f"{name}: density", parts, 2),
+    )
+    if len(both) == n:  # nothing is left to estimate
+        trace, trace_stderr = float(both.values.sum()), 0.0
+        square, square_stderr = float(both.values.square().sum()), 0.0
+    else:
+        trace, trace_stderr = (n * value for value in density.moment(1))
+        square, square_stderr = (n * value for value in density.moment(2))
+    frobenius = math.sqrt(max(square, 0.0))
+    problems = [str(pairs.status) for pairs in ends.values() if not pairs.status]
+    return MatrixSpectrum(
+        status=Status(not problems, " ".join(problems) or "Both ends are certified."),
+        num_products=sum(pairs.num_products for pairs in ends.values()) + density.num_products,
+        seed=seed,
+        matrix=name,
+        size=n,
+        largest=ends["largest"],
+        smallest=ends["smallest"],
+        density=density,
+        log_density=density.redraw(scale="log"),
+        trace=trace,
+        trace_stderr=trace_stderr,
+        frobenius=frobenius,
+        frobenius_stderr=square_stderr / (2 * frobenius) if frobenius > 0 else 0.0,
+        seconds=time.monotonic() - started,
+    )
+
+
+def eigsh_products(num_pairs: int) -> int:
+    """Predict the products that separated eigenpairs take, certificates included."""
+    return 10 + 4 * num_pairs if num_pairs else 0
+
+
+def edge_products(num_pairs: int) -> int:
+    """Predict the products for eigenpairs at the edge of a bulk, where they lie close together."""
+    return 60 + 20 * num_pairs if num_pairs else 0
+
+
+def _end(
+    operator: LinearOperator,
+    which: str,
+    num_pairs: int,
+    *,
+    tolerance: float,
+    seed: int,
+    checkpoint: Path | None,
+    progress: ProgressCallback | None,
+) -> EigenPairs:
+    """Find one end of the spectrum, or no pairs where none are asked for."""
+    if num_pairs == 0:
+        n = operator.space.size
+        return EigenPairs(
+            status=Status(True, "Not asked for."),
+            num_products=0,
+            seed=seed,
+            values=torch.zeros(0, dtype=torch.float64),
+            vectors=torch.zeros(n, 0, dtype=operator.dtype, device=operator.device),
+            residuals=torch.zeros(0, dtype=torch.float64),
+            which=which,
+            tolerance=tolerance,
+        )
+    return eigsh(
+        operator,
+        num_pairs=num_pairs,
+        which=which,
+        tolerance=tolerance,
+        seed=seed,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+
+
+def _part(
+    progress: ProgressCallback | None, task: str, parts: list[int], number: int
+) -> ProgressCallback | None:
+    """Report one part's products as products of the whole."""
+    if progress is None:
+        return None
+    call, before = progress, sum(parts[:number])
+
+    def report(step: Progress) -> None:
+        done = before + min(step.done, parts[number])
+        call(dataclasses.replace(step, task=task, done=done, total=sum(parts)))
+
+    return report

@@ -1,0 +1,230 @@
+"""A layer's Hessian as if inputs and output curvature were independent: E[M] ⊗ E[x̃x̃ᵀ].
+
+Letters: x̃ (n) input of the layer with a 1 for its bias, m outputs, P positions (1 for a fully
+connected layer, the pixels of a convolution's output), z the model's output with C entries per
+sample, A = ∇²_z ℓ, G = ∂z/∂(layer's output), M = Gᵀ A G (Wu (33); the Hessian at the layer's output
+itself wherever the tail is piecewise linear), D the risk's divisor.
+"""
+
+import torch
+from torch import Tensor
+
+from eigenscape.batches import Batch
+from eigenscape.errors import (
+    ShapeError,
+    UnsupportedModelError,
+    require_count,
+)
+from eigenscape.layers import (
+    Tail,
+    capture_tail,
+    find_layer,
+    input_vectors,
+    matrix_obstacle,
+    output_vectors,
+)
+from eigenscape.linear_operator import LinearOperator
+from eigenscape.operators._graphs import require_tensor_output
+from eigenscape.operators._noise import sample_noise
+from eigenscape.pairs import EigenPairs
+from eigenscape.precision import full_precision
+from eigenscape.records import Status
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.space import ParamSpace
+
+# Up to this many outputs per sample the curvature A is taken apart exactly, C backward passes.
+_MOST_OUTPUTS = 256
+_DEFAULT_SAMPLES = 16
+
+
+class KroneckerHessian(LinearOperator):
+    """The Kronecker approximation (output) ⊗ (input) of one layer's Hessian, known as K-FAC.
+
+    `output_factor` is (1/D) Σ over samples and positions of the position's own block of M;
+    `input_factor` is the mean of x̃x̃ᵀ over samples and positions. For a convolution this is Wu (38)
+    with the 1/P of (36) moved from one factor to the other. Cost: C backward passes of the tail
+    over the data, where C ≤ 256; otherwise `num_samples` of them with targets drawn from the
+    model's own distribution, which is unbiased.
+
+    Attributes:
+        output_factor: E[M] (m, m), float64.
+        input_factor: E[x̃x̃ᵀ] (n, n), float64.
+        num_positions: P.
+        num_samples: Targets drawn for each sample; None where the output factor is exact.
+
+    Examples:
+        Under ½·mean ‖z − y‖² the last layer's Hessian is I ⊗ E[xxᵀ], so nothing is lost.
+
+        >>> from eigenscape.losses import SquaredError
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False))
+        >>> risk = EmpiricalRisk(model, SquaredError(), (x, torch.zeros(2, 1)))
+        >>> KroneckerHessian(risk, "0").to_dense()
+        tensor([[1., 1.],
+                [1., 2.]])
+
+    References:
+        Martens and Grosse, "Optimizing neural networks with Kronecker-factored approximate
+        curvature", 2015; Grosse and Martens, 2016, for convolutions. Wu §3 and App. A.
+    """
+
+    @full_precision()
+    def __init__(
+        self, risk: EmpiricalRisk, layer: str, *, num_samples: int | None = None, seed: int = 0
+    ) -> None:
+        """Pass over the data once and form both factors.
+
+        Args:
+            risk: The function to differentiate; its model must be an `nn.Module`.
+            layer: "fc1" for weight and bias, "fc1.weight" for the weight alone.
+            num_samples: Targets to draw for each sample. By default none where a sample has at most
+                256 outputs (exact), else 16.
+            seed: Fixes the drawn targets.
+
+        Raises:
+            UnsupportedModelError: If the layer is not one matrix applied to vectors.
+        """
+        found = find_layer(risk, layer)
+        if (obstacle := matrix_obstacle(found)) is not None:
+            raise UnsupportedModelError(
+                f"`KroneckerHessian(risk, {layer!r})` needs a linear layer or a convolution that "
+                f"runs once: {obstacle}. Use `LayerHessian`."
+            )
+        if num_samples is not None:
+            require_count(num_samples, "KroneckerHessian(num_samples=...)")
+        self._layer, self._space = found, risk.restricted(found.params).space
+        self._dtype, self._device = risk.dtype, risk.device
+        self.num_samples = num_samples
+        sums = self._sums(risk, seed)
+        self.output_factor = _symmetric(sums[0] / risk.divisor)
+        self.input_factor = _symmetric(sums[1] / sums[2])
+
+    def _sums(self, risk: EmpiricalRisk, seed: int) -> tuple[Tensor, Tensor, int]:
+        """Sum position blocks of M and x̃x̃ᵀ over the data, and count the vectors x̃."""
+        output = inputs = torch.zeros((), dtype=torch.float64, device=risk.device)
+        vectors = 0
+        for batch in risk.batches:
+            with risk.evaluating():
+                tail = capture_tail(risk, self._layer, batch)
+                require_tensor_output(tail.prediction, "KroneckerHessian")
+                x = input_vectors(self._layer, tail)
+                self.num_positions = x.shape[1]
+                vectors += x.shape[0] * x.shape[1]
+                inputs = inputs + _gram(x)
+                for cotangent in self._roots(risk, tail, batch, seed):
+                    (slope,) = torch.autograd.grad(
+                        tail.prediction, tail.output, cotangent, retain_graph=True
+                    )
+                    output = output + _gram(output_vectors(self._layer, slope))
+        if self.num_samples is not None:
+            output = output / self.num_samples
+        return output, inputs, vectors
+
+    def _roots(self, risk: EmpiricalRisk, tail: Tail, batch: Batch, seed: int) -> list[Tensor]:
+        """Return r_j, shaped like the model's output, with Σ_j r_j r_jᵀ = A (or its mean is)."""
+        z = tail.prediction.detach()
+        if self.num_samples is None:
+            if z.ndim == 2 and z.shape[1] <= _MOST_OUTPUTS:
+                return _exact_roots(risk, z, batch)
+            self.num_samples = _DEFAULT_SAMPLES
+        noises = (sample_noise(batch, draw, seed, z.device) for draw in range(self.num_samples))
+        return [risk.loss.sample_residual(z, batch.target, noise) for noise in noises]
+
+    @property
+    def space(self) -> ParamSpace:
+        """The layer's parameters."""
+        return self._space
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The parameters' dtype."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The parameters' device."""
+        return self._device
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Always: both factors are."""
+        return True
+
+    def matmat(self, X: Tensor) -> Tensor:
+        """Multiply columns (N, k): each, as the m × n matrix V, becomes E[M] V E[x̃x̃ᵀ]."""
+        V = self.to_matrices(X)
+        product = self.output_factor.to(V) @ V @ self.input_factor.to(V)
+        return self.from_matrices(product)
+
+    def to_matrices(self, X: Tensor) -> Tensor:
+        """Reshape columns (N, k) to matrices (k, m, n), the bias as last column of each."""
+        m, n = len(self.output_factor), len(self.input_factor)
+        if X.shape[0] != m * n:
+            raise ShapeError(
+                f"`to_matrices(X)` needs columns of length {m * n} = {m} × {n}; got "
+                f"{tuple(X.shape)}."
+            )
+        if "bias" not in self._layer.fields:
+            return X.T.reshape(-1, m, n)
+        weight, bias = X[: m * (n - 1)], X[m * (n - 1) :]
+        return torch.cat([weight.T.reshape(-1, m, n - 1), bias.T[:, :, None]], dim=2)
+
+    def from_matrices(self, V: Tensor) -> Tensor:
+        """Undo `to_matrices`."""
+        if "bias" not in self._layer.fields:
+            return V.flatten(1).T
+        return torch.cat([V[:, :, :-1].flatten(1).T, V[:, :, -1].T])
+
+    def top_pairs(self, num_pairs: int) -> EigenPairs:
+        """Return the largest eigenpairs λ_i μ_j, u_i ⊗ v_j; the product is never formed.
+
+        Cost: an eigendecomposition of each factor.
+
+        Args:
+            num_pairs: How many.
+
+        Returns:
+            The pairs, with residuals from real products.
+        """
+        m, n = len(self.output_factor), len(self.input_factor)
+        k = require_count(num_pairs, "top_pairs(num_pairs)", at_most=m * n)
+        left, U = torch.linalg.eigh(self.output_factor)
+        right, V = torch.linalg.eigh(self.input_factor)
+        values, where = torch.outer(left, right).flatten().topk(k)
+        i, j = where // n, where % n
+        matrices = U.T[i][:, :, None] * V.T[j][:, None, :]
+        vectors = self.from_matrices(matrices)
+        residuals = (
+            self.from_matrices(self.output_factor @ matrices @ self.input_factor) - vectors * values
+        ).norm(dim=0)
+        return EigenPairs(
+            status=Status(True, f"{k} pairs from eigendecompositions of {m}×{m} and {n}×{n}."),
+            num_products=k,
+            seed=0,
+            values=values.cpu(),
+            vectors=vectors.to(self.dtype),
+            residuals=residuals.cpu(),
+            which="largest",
+            tolerance=1e-6,
+        )
+
+
+def _exact_roots(risk: EmpiricalRisk, z: Tensor, batch: Batch) -> list[Tensor]:
+    """Take A_n = Σ_j r_j r_jᵀ apart for every sample of outputs (N, C)."""
+    multiply = risk.loss.hessian_at(z, batch.target)
+    units = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
+    A = torch.stack([multiply(unit.expand_as(z)) for unit in units], dim=2).double()
+    values, vectors = torch.linalg.eigh(A)
+    # Where the loss is convex in z, negative eigenvalues are rounding; elsewhere A has no root, and
+    # the factor is that of its positive part.
+    roots = (vectors * values.clamp(min=0.0).sqrt()[:, None, :]).to(z.dtype)
+    return list(roots.unbind(2))
+
+
+def _gram(vectors: Tensor) -> Tensor:
+    flat = vectors.reshape(-1, vectors.shape[-1])
+    return (flat.T @ flat).double()
+
+
+def _symmetric(matrix: Tensor) -> Tensor:
+    return (matrix + matrix.T) / 2

@@ -1,0 +1,187 @@
+"""E[M] ⊗ E[x̃x̃ᵀ]: its factors against dense second derivatives, and when nothing is lost."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import eigenscape as es
+from eigenscape.errors import InvalidArgumentError, ShapeError, UnsupportedModelError
+from eigenscape.layers import find_layer
+from eigenscape.operators import KroneckerHessian
+from eigenscape.testing import check_operator
+
+N, CLASSES = 7, 4
+
+
+def fully_connected(*, bias: bool = True) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(5, 3, bias=bias), nn.ReLU(), nn.Linear(3, 6, bias=bias), nn.ReLU(),
+        nn.Linear(6, CLASSES, bias=bias),
+    )  # fmt: skip
+
+
+def convolutional() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(2, 3, (2, 3), stride=(1, 2), padding=(1, 0)), nn.ReLU(),
+        nn.Conv2d(3, 5, 2, dilation=(2, 1), padding="same", padding_mode="circular"), nn.ReLU(),
+        nn.Flatten(), nn.LazyLinear(CLASSES),
+    )  # fmt: skip
+
+
+def risk_of(model: nn.Module, x: Tensor, **settings: object) -> es.EmpiricalRisk:
+    model(x)  # lazy layers take their shape
+    y = torch.randint(0, CLASSES, (len(x),))
+    return es.EmpiricalRisk(model, es.CrossEntropy(), (x, y), **settings)
+
+
+def dense_factors(model: nn.Sequential, index: int, x: Tensor, patches: Tensor) -> tuple:
+    """Form E[M] position by position with `autograd.functional.hessian`, one sample at a time."""
+    head, tail = model[: index + 1], model[index + 1 :]
+    z = head(x).detach()
+    conv = z.ndim == 4
+    M = torch.zeros(z.shape[1], z.shape[1])
+    for sample in z:
+
+        def loss(flat: Tensor, shape: torch.Size = sample.shape) -> Tensor:
+            logits = tail(flat.reshape(1, *shape))
+            return logits.logsumexp(1).sum()  # the labels' part is linear in the logits
+
+        H = torch.autograd.functional.hessian(loss, sample.flatten())
+        m, P = z.shape[1], sample.numel() // z.shape[1]
+        H = H.reshape(m, P, m, P) if conv else H.reshape(m, 1, m, 1)
+        M += torch.einsum("apbp->ab", H)
+    return M / len(z), torch.einsum("npi,npj->ij", patches, patches) / patches[..., 0].numel()
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3])
+@pytest.mark.parametrize("index", [0, 2, 4])
+def test_factors_of_linear_layers(index: int, batch_size: int | None) -> None:
+    model, x = fully_connected(), torch.randn(N, 5)
+    K = KroneckerHessian(risk_of(model, x, batch_size=batch_size), str(index))
+    inputs = torch.cat([model[:index](x), torch.ones(N, 1)], dim=1)[:, None]
+    M, A = dense_factors(model, index, x, inputs)
+    torch.testing.assert_close(K.output_factor, M)
+    torch.testing.assert_close(K.input_factor, A)
+    assert (K.num_positions, K.num_samples) == (1, None)
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_factors_of_convolutions(index: int) -> None:
+    model, x = convolutional(), torch.randn(N, 2, 5, 7)
+    K = KroneckerHessian(risk_of(model, x, batch_size=3), str(index))
+    # The patch at a position is the gradient of the output there with respect to any filter.
+    layer, before = model[index], model[:index](x).detach()
+    weight = layer.weight.detach()
+
+    def first_channel(w: Tensor) -> Tensor:
+        return torch.func.functional_call(
+            layer, {"weight": torch.cat([w[None], weight[1:]]), "bias": layer.bias}, (before,)
+        )[:, 0]
+
+    patches = torch.func.jacrev(first_channel)(weight[0]).flatten(3).flatten(1, 2)
+    patches = torch.cat([patches, torch.ones(*patches.shape[:2], 1)], dim=2).detach()
+    M, A = dense_factors(model, index, x, patches)
+    torch.testing.assert_close(K.output_factor, M)
+    torch.testing.assert_close(K.input_factor, A)
+    assert K.num_positions == patches.shape[1] > 1
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "2.weight", "4"])
+def test_one_sample_loses_nothing(layer: str) -> None:
+    # H = M ⊗ x̃x̃ᵀ holds for every single sample of a network of ReLUs, biases included.
+    risk = risk_of(fully_connected(), torch.randn(1, 5))
+    K, H = KroneckerHessian(risk, layer), es.LayerHessian(risk, layer)
+    assert K.space.names == H.space.names
+    torch.testing.assert_close(K.to_dense(), H.to_dense())
+
+
+def test_the_last_layer_under_squared_error_loses_nothing() -> None:
+    model, x = fully_connected(), torch.randn(N, 5)
+    risk = es.EmpiricalRisk(model, es.SquaredError(), (x, torch.randn(N, CLASSES)))
+    K, H = KroneckerHessian(risk, "4"), es.LayerHessian(risk, "4")
+    torch.testing.assert_close(K.to_dense(), H.to_dense())
+
+
+def test_the_operator_keeps_its_contract() -> None:
+    K = KroneckerHessian(risk_of(fully_connected(), torch.randn(N, 5)), "2")
+    dense = torch.kron(K.output_factor, K.input_factor)  # parameters in the order m × (n, bias)
+    order = K.from_matrices(torch.arange(24.0).reshape(1, 6, 4))[:, 0].long()
+    check_operator(K, dense[order][:, order])
+    V = K.to_matrices(torch.arange(24.0)[:, None])[0]
+    assert V[:, :-1].flatten().tolist() == list(range(18))  # the weight, row by row
+    assert V[:, -1].tolist() == list(range(18, 24))  # the bias
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_top_pairs_are_those_of_the_dense_matrix(bias: bool) -> None:
+    K = KroneckerHessian(risk_of(fully_connected(bias=bias), torch.randn(N, 5)), "2")
+    pairs, n = K.top_pairs(5), K.space.size
+    values = torch.linalg.eigvalsh(K.to_dense()).flip(0)
+    torch.testing.assert_close(pairs.values, values[:5])
+    assert float(pairs.residuals.max()) < 1e-14
+    torch.testing.assert_close(pairs.vectors.T @ pairs.vectors, torch.eye(5))
+    torch.testing.assert_close(K @ pairs.vectors, pairs.vectors * pairs.values)
+    torch.testing.assert_close(K.top_pairs(n).values, values, atol=1e-15, rtol=1e-9)
+    with pytest.raises(InvalidArgumentError, match="num_pairs"):
+        K.top_pairs(n + 1)
+
+
+def test_drawn_targets_are_unbiased_and_do_not_depend_on_batches() -> None:
+    model, x = fully_connected(), torch.randn(N, 5)
+    y = torch.randint(0, CLASSES, (N,))
+
+    def factor(batch_size: int | None, num_samples: int | None, seed: int = 0) -> Tensor:
+        risk = es.EmpiricalRisk(model, es.CrossEntropy(), (x, y), batch_size=batch_size)
+        return KroneckerHessian(risk, "2", num_samples=num_samples, seed=seed).output_factor
+
+    torch.testing.assert_close(factor(2, 3), factor(None, 3))
+    exact = factor(None, None)
+    draws = torch.stack([factor(None, 4, seed) for seed in range(200)])
+    stderr = draws.std(0) / 200**0.5
+    assert bool(((draws.mean(0) - exact).abs() <= 5.0 * stderr + 1e-15).all())
+    assert float(stderr.max()) < 0.2 * float(exact.abs().max())  # or the line above says nothing
+
+
+def test_sequences_draw_their_targets() -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(torch.tanh(self.first(x)))
+
+    x, y = torch.randn(N, 5, 3), torch.randint(0, CLASSES, (N, 5))
+    risk = es.EmpiricalRisk(Tagger(), es.CrossEntropy(), (x, y))
+    K = KroneckerHessian(risk, "first")
+    assert (K.num_positions, K.num_samples) == (5, 16)
+    flat = es.EmpiricalRisk(risk.module, es.CrossEntropy(), (x.flatten(0, 1), y.flatten()))
+    exact = KroneckerHessian(flat, "first")
+    torch.testing.assert_close(K.input_factor, exact.input_factor)
+    error = (K.output_factor - exact.output_factor).norm() / exact.output_factor.norm()
+    assert float(error) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "words"),
+    [
+        (nn.Sequential(nn.Linear(5, CLASSES), nn.LayerNorm(CLASSES)), "1", "no linear layer"),
+        (
+            nn.Sequential(nn.Unflatten(1, (5, 1)), nn.Conv1d(5, 10, 1, groups=5), nn.Flatten()),
+            "1",
+            "5 groups",
+        ),
+        (nn.Sequential(nn.Linear(5, CLASSES)), "0.bias", "weight is not among"),
+    ],
+)
+def test_refusals(model: nn.Module, layer: str, words: str) -> None:
+    risk = risk_of(model.double(), torch.randn(N, 5))
+    assert find_layer(risk, layer)
+    with pytest.raises(UnsupportedModelError, match=words):
+        KroneckerHessian(risk, layer)
+
+
+def test_columns_of_another_length_are_refused() -> None:
+    K = KroneckerHessian(risk_of(fully_connected(), torch.randn(N, 5)), "2")
+    with pytest.raises(ShapeError, match="24 = 6 × 4"):
+        K.to_matrices(torch.zeros(23, 1))
