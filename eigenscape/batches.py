@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from eigenscape.errors import (
     EmptySelectionError,
@@ -133,6 +133,8 @@ def _as_iterable(data: object, batch_size: int | None) -> tuple[Iterable[Any], b
         return [data], True
     if isinstance(data, tuple | list) and data and all(isinstance(x, Tensor) for x in data):
         return [tuple(data)], True
+    if isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__:
+        return [tuple(data.tensors)], True  # nothing of its own happens to a sample: no loader
     if isinstance(data, Dataset) and not isinstance(data, DataLoader):
         return DataLoader(data, batch_size=batch_size or DEFAULT_BATCH_SIZE), False
     if isinstance(data, Iterator):

@@ -167,3 +167,21 @@ def test_refusals(data: Any, error: type[Exception], text: str) -> None:
 def test_batch_size_is_a_count(wrong: Any) -> None:
     with pytest.raises((InvalidArgumentError, WrongTypeError), match=r"EmpiricalRisk\(batch_size="):
         source((X, Y), wrong)
+
+
+def test_a_tensor_dataset_is_its_tensors_unless_it_does_something_of_its_own() -> None:
+    class Doubled(TensorDataset):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+            x, y = super().__getitem__(index)
+            return 2 * x, y
+
+    def first(data: TensorDataset) -> tuple[torch.Tensor, bool]:
+        found = source(data)
+        return next(iter(found)).args[0], found.is_whole
+
+    inputs, is_whole = first(TensorDataset(X, Y))
+    assert is_whole
+    torch.testing.assert_close(inputs[: len(X)], X[: len(inputs)])
+    inputs, is_whole = first(Doubled(X, Y))
+    assert not is_whole
+    torch.testing.assert_close(inputs, 2 * X[: len(inputs)])
