@@ -1,6 +1,6 @@
 """Train a small classifier, look at its curvature, check what we see, draw it.
 
-Run it as a script (`make demo`) or cell by cell. It takes well under a minute on two cores.
+Run it as a script or cell by cell. It takes well under a minute on two cores.
 """
 
 # %% A small classifier on the handwritten digits that come with scikit-learn
@@ -123,6 +123,7 @@ axes[1].set(xlabel="|λ| + 10⁻⁵", ylabel="density of log|λ|", title="the sa
 axes[1].set_xticks(
     [torch.tensor(10.0**k).log() for k in decades], [f"$10^{{{k}}}$" for k in decades]
 )
-Path("demo").mkdir(exist_ok=True)
-figure.savefig("demo/spectrum.png", dpi=150)
-print(f"\npicture: {Path('demo/spectrum.png').resolve()}")
+folder = Path("runs/quickstart")
+folder.mkdir(parents=True, exist_ok=True)
+figure.savefig(folder / "spectrum.png", dpi=150)
+print(f"\npicture: {(folder / 'spectrum.png').resolve()}")

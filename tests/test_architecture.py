@@ -115,6 +115,7 @@ EXTRA_TESTS = (
     "tests/docs/",
     "tests/faults/",
     "tests/fuzz/",
+    "tests/golden/",
     "tests/gpu/",
     "tests/oracles/",
 )

@@ -1,0 +1,234 @@
+"""Linear and convolution layers of many networks at once, as batched matrix products.
+
+Left to itself, `vmap` adds kernels around each product and hands weight gradients back transposed;
+and it turns convolutions into grouped ones, for which GPUs have no good kernel. While the mode
+below is active, both layers of whatever model runs under `vmap` go through the functions here.
+
+Shapes: S networks, B samples, I and O inputs and outputs (channels), k kernel positions,
+M = B·(output positions). Windows are laid out (S, M, I·k), so outputs leave channels-last.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
+
+# A weight gradient sums over all M rows. One block of a GPU per network would do it alone, so the
+# rows are cut into up to this many parts that are summed afterwards.
+_MOST_PARTS = 32
+
+
+class StackedLayers(TorchFunctionMode):
+    """Sends `F.linear`, and `F.conv2d` if asked, through the functions of this file."""
+
+    def __init__(self, *, unfold: bool) -> None:
+        """Say whether convolutions are unfolded too."""
+        super().__init__()
+        self._unfold = unfold
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Replace the two calls, and leave all others."""
+        kwargs = kwargs or {}
+        if func is F.linear:
+            return _linear(*args, **kwargs)
+        if func is F.conv2d and self._unfold:
+            return _conv2d(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    return _Linear.apply(input, weight, bias)  # type: ignore[no-untyped-call]
+
+
+def _conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | str | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+) -> Any:
+    if groups != 1 or isinstance(padding, str) or _pair(dilation) != (1, 1) or input.ndim != 4:
+        return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    pairs = (_pair(stride), _pair(padding))
+    return _Convolution.apply(input, weight, bias, *pairs)  # type: ignore[no-untyped-call]
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
+
+def _stack(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
+    """Bring the networks' dimension to the front; what all networks share is not copied."""
+    if tensor is None:
+        return None
+    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+# The two classes below exist for their `vmap` rule. Outside of it both arguments are constants of
+# the model, so that a derivative is never asked for.
+
+
+class _Linear(Function):
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        return F.linear(x, w, b)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, b: Tensor | None
+    ) -> tuple[Any, int]:
+        size = info.batch_size
+        x, w, b = (  # type: ignore[assignment]
+            _stack(t, d, size) for t, d in zip((x, w, b), in_dims, strict=True)
+        )
+        rows = x.reshape(size, -1, x.shape[-1])
+        output = _StackedLinear.apply(rows, w, b)  # type: ignore[no-untyped-call]
+        return output.view(*x.shape[:-1], w.shape[1]), 0
+
+
+class _Convolution(Function):
+    @staticmethod
+    def forward(
+        x: Tensor, w: Tensor, b: Tensor | None, stride: tuple[int, int], padding: tuple[int, int]
+    ) -> Tensor:
+        return F.conv2d(x, w, b, stride, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[Any, ...],
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+    ) -> tuple[Any, int]:
+        size = info.batch_size
+        x, w, b = (  # type: ignore[assignment]
+            _stack(t, d, size) for t, d in zip((x, w, b), in_dims[:3], strict=True)
+        )
+        output = _StackedConvolution.apply(x, w, b, stride, padding)  # type: ignore[no-untyped-call]
+        return output, 0
+
+
+class _StackedLinear(Function):
+    """Z = X Wᵀ + 1bᵀ for rows X (S, B, I), weights W (S, O, I), biases b (S, O)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.has_bias = b is not None
+        return _affine(x, w, b)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        (r,) = grads
+        needs = ctx.needs_input_grad
+        return (
+            torch.bmm(r, w) if needs[0] else None,
+            torch.bmm(r.transpose(1, 2), x) if needs[1] else None,
+            r.sum(1) if ctx.has_bias and needs[2] else None,
+        )
+
+
+class _StackedConvolution(Function):
+    """The same with windows for rows: x (S, B, I, H, W), weights (S, O, I, k₁, k₂)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+    ) -> Tensor:
+        windows = _windows(_padded(x, padding), w.shape[-2:], stride)
+        S, B, _, rows, columns = windows.shape[:5]
+        # (S, B, rows, columns, I, k₁, k₂): the order in which weights are stored.
+        matrix = windows.permute(0, 1, 3, 4, 2, 5, 6).reshape(S, B * rows * columns, -1)
+        ctx.save_for_backward(matrix, w)
+        ctx.has_bias, ctx.stride, ctx.padding = b is not None, stride, padding
+        ctx.shape = x.shape
+        output = _affine(matrix, w.reshape(S, w.shape[1], -1), b)
+        return output.view(S, B, rows, columns, -1).permute(0, 1, 4, 2, 3)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        matrix, w = ctx.saved_tensors
+        S, B, channels, rows, columns = grads[0].shape
+        r = grads[0].permute(0, 1, 3, 4, 2).reshape(S, -1, channels)
+        needs = ctx.needs_input_grad
+        dx = dw = db = None
+        if needs[0]:
+            slopes = torch.bmm(r, w.reshape(S, channels, -1))
+            slopes = slopes.view(S, B, rows, columns, *w.shape[2:]).permute(0, 1, 4, 2, 3, 5, 6)
+            dx = _unpadded_sum(slopes, ctx.shape, w.shape[-2:], ctx.stride, ctx.padding)
+        if needs[1]:
+            parts = _num_parts(B) if r.is_cuda else 1
+            left = r.reshape(S * parts, -1, channels).transpose(1, 2)
+            product = torch.bmm(left, matrix.view(S * parts, -1, matrix.shape[-1]))
+            dw = product.view(S, parts, *w.shape[1:]).sum(1)
+        if ctx.has_bias and needs[2]:
+            db = r.sum(1)
+        return dx, dw, db, None, None
+
+
+def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    if b is None:
+        return torch.bmm(x, w.transpose(1, 2))
+    return torch.baddbmm(b.unsqueeze(1), x, w.transpose(1, 2))
+
+
+def _padded(x: Tensor, padding: tuple[int, int]) -> Tensor:
+    if padding == (0, 0):
+        return x
+    return F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+
+
+def _windows(x: Tensor, kernel: torch.Size, stride: tuple[int, int]) -> Tensor:
+    """Return the view (S, B, I, rows, columns, k₁, k₂) of all windows."""
+    return x.unfold(3, kernel[0], stride[0]).unfold(4, kernel[1], stride[1])
+
+
+def _unpadded_sum(
+    slopes: Tensor,
+    shape: torch.Size,
+    kernel: torch.Size,
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+) -> Tensor:
+    """Undo `_windows` and `_padded`: sum what windows share, and cut the border off."""
+    *lead, height, width = shape
+    rows = slopes.shape[3]
+    high, wide = height + 2 * padding[0], width + 2 * padding[1]
+    back = torch.ops.aten.unfold_backward
+    partly = back(slopes, [*lead, rows, wide, kernel[0]], 4, kernel[1], stride[1])
+    whole: Tensor = back(partly, [*lead, high, wide], 3, kernel[0], stride[0])
+    return whole[..., padding[0] : padding[0] + height, padding[1] : padding[1] + width]
+
+
+def _num_parts(count: int) -> int:
+    """Return the largest divisor of `count` that is at most `_MOST_PARTS`."""
+    return next(parts for parts in range(_MOST_PARTS, 0, -1) if count % parts == 0)
