@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from torch import Tensor
 
@@ -110,6 +110,10 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values, ready for `json.dumps`."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    def cpu(self) -> Self:
+        """Return the record with all its tensors in host memory."""
+        return cast(Self, _moved(self))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the result with matplotlib.
@@ -259,6 +263,19 @@ def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         f"A record's field '{path}' is a {type(value).__name__}, which cannot be stored; use "
         "numbers, text, tensors, records (or classes marked `storable`), tuples and dicts."
     )
+
+
+def _moved(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.cpu()
+    if type(value).__name__ in _storable and dataclasses.is_dataclass(value):
+        fields = {f.name: _moved(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return type(value)(**fields)
+    if isinstance(value, list | tuple):
+        return tuple(_moved(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _moved(item) for key, item in value.items()}
+    return value
 
 
 def _plain(value: object) -> Any:

@@ -127,3 +127,10 @@ def test_the_representation_holds_no_tensors() -> None:
     text = repr(sample(converged=True))
     assert "values=Tensor(2,)" in text
     assert "tensor(" not in text
+
+
+def test_moving_to_the_host_keeps_everything() -> None:
+    before = Nested(Status(True, ""), 0, 0, part=sample(converged=True), number=0.5)
+    after = before.cpu()
+    assert type(after) is Nested
+    assert after.to_dict() == before.to_dict()

@@ -48,7 +48,7 @@ class StageStore:
             return cast(_Record, kept)
         started = time.monotonic()
         steps = None if file is None else file.with_suffix(".steps")
-        record = compute(steps, self._overall.stage(name))
+        record = compute(steps, self._overall.stage(name)).cpu()
         self.seconds[name] = time.monotonic() - started
         self._overall.finished(name, was_kept=False)
         if file is not None:

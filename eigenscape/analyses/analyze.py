@@ -249,12 +249,12 @@ def _numbers(spectrum: MatrixSpectrum) -> list[tuple[str, float, float | None]]:
 
 
 def _slim(spectrum: MatrixSpectrum, most_bytes: int) -> MatrixSpectrum:
-    """Move eigenvectors to the host, or leave them out where they are too large to keep."""
+    """Leave out eigenvectors that are too large to keep."""
 
     def slimmed(pairs: EigenPairs) -> EigenPairs:
         vectors = pairs.vectors
         fits = vectors.numel() * vectors.element_size() <= most_bytes
-        return dataclasses.replace(pairs, vectors=(vectors if fits else vectors[:, :0]).cpu())
+        return dataclasses.replace(pairs, vectors=vectors if fits else vectors[:, :0])
 
     return dataclasses.replace(
         spectrum, largest=slimmed(spectrum.largest), smallest=slimmed(spectrum.smallest)

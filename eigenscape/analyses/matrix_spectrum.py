@@ -188,14 +188,14 @@ def _end(
 ) -> EigenPairs:
     """Find one end of the spectrum, or no pairs where none are asked for."""
     if num_pairs == 0:
-        n = operator.space.size
+        n, device = operator.space.size, operator.device
         return EigenPairs(
             status=Status(True, "Not asked for."),
             num_products=0,
             seed=seed,
-            values=torch.zeros(0, dtype=torch.float64),
-            vectors=torch.zeros(n, 0, dtype=operator.dtype, device=operator.device),
-            residuals=torch.zeros(0, dtype=torch.float64),
+            values=torch.zeros(0, dtype=torch.float64, device=device),
+            vectors=torch.zeros(n, 0, dtype=operator.dtype, device=device),
+            residuals=torch.zeros(0, dtype=torch.float64, device=device),
             which=which,
             tolerance=tolerance,
         )

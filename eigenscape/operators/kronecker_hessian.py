@@ -201,9 +201,9 @@ class KroneckerHessian(LinearOperator):
             status=Status(True, f"{k} pairs from eigendecompositions of {m}×{m} and {n}×{n}."),
             num_products=k,
             seed=0,
-            values=values.cpu(),
+            values=values,
             vectors=vectors.to(self.dtype),
-            residuals=residuals.cpu(),
+            residuals=residuals,
             which="largest",
             tolerance=1e-6,
         )

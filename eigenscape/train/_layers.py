@@ -37,12 +37,16 @@ class StackedLayers(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Replace the two calls, and leave all others."""
+        """Replace the two calls, and leave all others (but for a layout)."""
         kwargs = kwargs or {}
         if func is F.linear:
             return _linear(*args, **kwargs)
         if func is F.conv2d and self._unfold:
             return _conv2d(*args, **kwargs)
+        if func is F.batch_norm:
+            # Unfolded convolutions leave channels last, which CUDA's kernel asks about in a way
+            # that vmap does not answer (PyTorch 2.11).
+            args = (args[0].contiguous(), *args[1:])
         return func(*args, **kwargs)
 
 

@@ -117,7 +117,7 @@ class _FusedSGD(_SGD):
         rule = self._rule
         torch._fused_sgd_(
             self._parts,
-            [grad.contiguous() for grad in grads],
+            [grad.reshape(-1) for grad in grads],  # shaped like the parts, or it is refused
             self._momenta,
             weight_decay=rule.weight_decay,
             momentum=rule.momentum,
@@ -144,7 +144,7 @@ class _FusedAdam(_Adam):
         self.state["steps"].add_(1)
         torch._fused_adam_(
             self._parts,
-            [grad.contiguous() for grad in grads],
+            [grad.reshape(-1) for grad in grads],  # shaped like the parts, or it is refused
             self._means,
             self._squares,
             [],

@@ -38,7 +38,7 @@ class Engine:
             one after the other, on a GPU side by side on streams; "auto" chooses: a loop for a
             single seed, for convolutions on the CPU, and for wide ones on a GPU.
         convolution: Under vmap, "unfold" makes convolutions batched matrix products, "grouped"
-            leaves them to grouped convolution; "auto" unfolds on a GPU.
+            leaves them to grouped convolution; "auto" unfolds on a GPU, unless in TF32.
         graphs: On a GPU, record the steps in CUDA graphs.
         steps_per_graph: Steps recorded in one graph, at most.
         num_streams: Streams of a loop on a GPU, at most; 1 for none.
@@ -60,12 +60,13 @@ class Engine:
         require_count(self.steps_per_graph, "Engine(steps_per_graph=...)")
         require_count(self.num_streams, "Engine(num_streams=...)")
 
-    def set_up(self, stack: Stack) -> None:
+    def set_up(self, stack: Stack, *, tf32: bool = False) -> None:
         """Tell a stack how to run."""
         on_gpu = stack.device.type == "cuda"
         loop = stack.size == 1 or _has_convolutions(stack.model, _WIDE if on_gpu else 1)
         stack.use_vmap = self.stacking == "vmap" or (self.stacking == "auto" and not loop)
-        stack.unfold = self.convolution == "unfold" or (self.convolution == "auto" and on_gpu)
+        unfold = on_gpu and not tf32  # cuDNN has a fair grouped kernel for TF32, none for float32
+        stack.unfold = self.convolution == "unfold" or (self.convolution == "auto" and unfold)
         count = min(self.num_streams, stack.size)
         if on_gpu and count > 1 and not stack.use_vmap:
             stack.streams = [torch.cuda.Stream(stack.device) for _ in range(count)]

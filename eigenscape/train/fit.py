@@ -145,12 +145,16 @@ class _Session:
         self, models: Sequence[nn.Module], data: Data, test: Data | None, engine: Engine
     ) -> None:
         """Bring networks and data to the device, and try a step."""
+        if self._device.type == "cuda":
+            # The first kernel in autograd's own thread makes its context; cuBLAS would warn.
+            with torch.enable_grad():
+                torch.zeros(1, device=self._device, requires_grad=True).exp().backward()
         dtype = next(p.dtype for p in models[0].parameters() if p.requires_grad)
         self._has_test = test is not None
         self._key = self._make_key(models, data, test)
         pairs = [_moved(pair, self._device, dtype) for pair in (data, test) if pair is not None]
         stack = Stack(models, self._device)
-        engine.set_up(stack)
+        engine.set_up(stack, tf32=self._recipe.tf32)
         output, unused = _trial(stack, pairs[0][0][: self._recipe.batch_size])
         self._stack = stack = stack.without(unused) if unused else stack
         loss = self._recipe.loss_object()

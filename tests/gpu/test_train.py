@@ -155,12 +155,15 @@ def test_what_cannot_be_recorded_runs_step_by_step() -> None:
 
 
 def test_float32_is_full_unless_tf32_is_allowed() -> None:
+    # Large enough that a product is worth a tensor core.
     def build() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(126, 64), nn.Tanh(), nn.Linear(64, 3)).float()
+        layers = [nn.Flatten(), nn.Linear(126, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh()]
+        return nn.Sequential(*layers, nn.Linear(512, 3)).float()
 
     def run(device: str, *, tf32: bool) -> Training:
-        recipe = Recipe(epochs=1, batch_size=45, optimizer=SGD(0.1), tf32=tf32)
-        return fit(lambda seed: build(), data(), recipe, seeds=(0, 1), test=data(), device=device)
+        recipe = Recipe(epochs=1, batch_size=256, optimizer=SGD(0.1), tf32=tf32)
+        many = data(512)
+        return fit(lambda seed: build(), many, recipe, seeds=(0, 1), test=many, device=device)
 
     host = run("cpu", tf32=False)
     assert difference(run("cuda", tf32=False), host) < 2e-6
