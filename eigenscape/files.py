@@ -40,7 +40,10 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
     """
     temporary = path.with_name(f".{path.name}.unfinished")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # what the user's umask gives; safetensors would narrow it
         write(temporary)
+        temporary.chmod(mode)
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         temporary.replace(path)
@@ -56,11 +59,17 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     Args:
         path: Where.
         tensors: What; on any device.
+
+    Raises:
+        OSError: If it cannot be written, for instance to a full disk.
     """
     # Tensors that share memory are refused by safetensors, so each is copied where it may.
     host = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     metadata = {"checksum": _checksum(host)}
-    write_with(path, lambda file: save_file(host, file, metadata=metadata))
+    try:
+        write_with(path, lambda file: save_file(host, file, metadata=metadata))
+    except SafetensorError as error:  # it has an error of its own for a full disk
+        raise OSError(f"'{path}' could not be written: {error}") from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

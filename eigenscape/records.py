@@ -268,9 +268,9 @@ def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 def _moved(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.cpu()
-    if type(value).__name__ in _storable and dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: _moved(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return type(value)(**fields)
+        return dataclasses.replace(value, **fields)
     if isinstance(value, list | tuple):
         return tuple(_moved(item) for item in value)
     if isinstance(value, dict):

@@ -154,9 +154,9 @@ def render_table() -> str:
 
 
 def room_of(path: str) -> str:
-    """Give the room of a file of the package; "" for the package's own `__init__.py`."""
+    """Give the room of a file of the package; "" for the package's own front doors."""
     name = PurePosixPath(path).parts[1]
-    return "" if name == "__init__.py" else name.removesuffix(".py")
+    return "" if name in ("__init__.py", "__main__.py") else name.removesuffix(".py")
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:

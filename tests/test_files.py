@@ -71,3 +71,9 @@ def test_checksums_see_every_byte(tmp_path: Path) -> None:
     write_bytes(tmp_path / "abc", b"abc")
     # The test vector of FIPS 180-2, appendix B.1.
     assert sha256(tmp_path / "abc").startswith("ba7816bf8f01cfea414140de5dae2223")
+
+
+def test_arrays_are_as_readable_as_other_files(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(1)})
+    (tmp_path / "plain").write_bytes(b"")
+    assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -1,17 +1,16 @@
 """Finished stages of an analysis kept in a folder, and progress over all of them."""
 
-import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
+from eigenscape.analyses._kept import is_kept, kept
 from eigenscape.analyses.plan import Plan
-from eigenscape.errors import CheckpointError, FileError
-from eigenscape.files import read_tensors, write_bytes, write_tensors
 from eigenscape.progress import Progress, ProgressCallback
-from eigenscape.records import Record, pack, unpack
+from eigenscape.records import Record
 
 _Record = TypeVar("_Record", bound=Record)
 # A stage gets a folder for checkpoints of its own and somewhere to report its progress.
@@ -42,36 +41,34 @@ class StageStore:
             The record.
         """
         file = None if self._folder is None else self._folder / name.replace(" ", "-")
-        if file is not None and file.with_suffix(".json").exists():
-            kept = self._load(name, file)
-            self._overall.finished(name, was_kept=True)
-            return cast(_Record, kept)
-        started = time.monotonic()
-        steps = None if file is None else file.with_suffix(".steps")
-        record = compute(steps, self._overall.stage(name)).cpu()
-        self.seconds[name] = time.monotonic() - started
-        self._overall.finished(name, was_kept=False)
-        if file is not None:
-            plain, tensors = pack(record)
-            content = {"record": plain, "seconds": self.seconds[name]}
-            write_tensors(file.with_suffix(".safetensors"), tensors)
-            write_bytes(file.with_suffix(".json"), json.dumps(content).encode())
-            shutil.rmtree(file.with_suffix(".steps"), ignore_errors=True)
-        return record
+        was_kept = is_kept(file)
 
-    def _load(self, name: str, file: Path) -> Record:
-        try:
-            content = json.loads(file.with_suffix(".json").read_text())
-            record: Record = unpack(
-                content["record"], read_tensors(file.with_suffix(".safetensors"))
-            )
-        except (ValueError, KeyError, FileError) as error:
-            raise CheckpointError(
-                f"The stage '{name}' kept in '{self._folder}' is damaged ({error}). Delete the "
-                "folder to start again."
-            ) from error
-        self.seconds[name] = float(content["seconds"])
-        return record
+        def timed() -> Timed:
+            started = time.monotonic()
+            steps = None if file is None else file.with_suffix(".steps")
+            record = compute(steps, self._overall.stage(name))
+            seconds = time.monotonic() - started
+            return Timed(record.status, record.num_products, record.seed, record, seconds)
+
+        stage = kept(file, timed)
+        self.seconds[name] = stage.seconds
+        if file is not None:
+            shutil.rmtree(file.with_suffix(".steps"), ignore_errors=True)
+        self._overall.finished(name, was_kept=was_kept)
+        return cast(_Record, stage.record)
+
+
+@dataclass(frozen=True, eq=False)
+class Timed(Record):
+    """A stage's record with the time it took.
+
+    Attributes:
+        record: The record.
+        seconds: Wall time.
+    """
+
+    record: Record
+    seconds: float
 
 
 class Overall:

@@ -7,12 +7,34 @@ from eigenscape.analyses.outliers import Outliers
 from eigenscape.analyses.point import Point
 from eigenscape.linalg import BlockNorms
 
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Write a number as on paper.
+
+    Args:
+        value: The number.
+        digits: Significant digits.
+
+    Returns:
+        The text, with a true minus sign and a power of ten where one is needed.
+
+    Examples:
+        >>> number(-0.0627), number(6.6e-7, 2), number(12.0)
+        ('−0.0627', '6.6 × 10⁻⁷', '12')
+    """
+    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
+    text = mantissa.replace("-", "−")
+    return f"{text} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if exponent else text
+
 
 def describe_point(point: Point) -> str:
     """Say what the loss and the gradient are."""
     accuracy = "" if point.accuracy is None else f" (accuracy {100 * point.accuracy:.1f} %)"
     return (
-        f"The loss is {point.loss:.4g}{accuracy}; the gradient has norm {point.gradient_norm:.3g} "
+        f"The loss is {number(point.loss, 4)}{accuracy}; the gradient has norm "
+        f"{number(point.gradient_norm)} "
         f"in {point.num_parameters:,} parameters."
     )
 
@@ -20,14 +42,17 @@ def describe_point(point: Point) -> str:
 def describe_ends(hessian: MatrixSpectrum) -> str:
     """Say how sharp the sharpest direction is, and whether some curve downwards."""
     top, error = float(hessian.largest.values[0]), float(hessian.largest.residuals[0])
-    text = f"The largest eigenvalue of the Hessian is {top:.4g} ± {error:.1g}"
+    text = f"The largest eigenvalue of the Hessian is {number(top, 4)} ± {number(error, 1)}"
     if top > 0:
-        text += f", so plain gradient descent is locally stable up to a step size of {2 / top:.3g}"
+        text += (
+            f", so plain gradient descent is locally stable up to a step size of {number(2 / top)}"
+        )
     if len(hessian.smallest):
         low, slack = float(hessian.smallest.values[-1]), float(hessian.smallest.residuals[-1])
-        text += f"; the smallest is {low:.3g} ± {slack:.1g}"
+        text += f"; the smallest is {number(low)} ± {number(slack, 1)}"
         if low + slack < 0 < top:
-            text += f", so some directions curve downwards, {abs(low) / top:.2g} times as strongly"
+            share = number(abs(low) / top, 2)
+            text += f", so some directions curve downwards, {share} times as strongly"
         elif low - slack > 0:
             text += ", so every direction curves upwards"
     return text + "."
@@ -62,7 +87,7 @@ def describe_parts(hessian: MatrixSpectrum, residual: MatrixSpectrum) -> str:
     """Say how much of H is Gauss-Newton."""
     share = residual.frobenius / hessian.frobenius if hessian.frobenius > 0 else 0.0
     return (
-        f"The Gauss-Newton matrix makes up the Hessian but for {100 * share:.2g} % of its "
+        f"The Gauss-Newton matrix makes up the Hessian but for {number(100 * share, 2)} % of its "
         "Frobenius norm."
     )
 
@@ -74,7 +99,7 @@ def describe_gradient(overlap: GradientOverlap, num_classes: int | None) -> str:
     return (
         f"{100 * float(overlap.shares[count - 1]):.0f} % of the squared gradient lies in the span "
         f"of the {count} top eigenvectors, where a random direction has "
-        f"{100 * float(overlap.chance[count - 1]):.2g} %."
+        f"{number(100 * float(overlap.chance[count - 1]), 2)} %."
     )
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from eigenscape.analyses._kept import kept
+from eigenscape.checkpoint import Checkpoint
 from eigenscape.errors import require_count
 from eigenscape.linalg import EigenPairs, SpectralDensity, eigsh, spectral_density
 from eigenscape.linear_operator import LinearOperator
@@ -30,7 +32,8 @@ class MatrixSpectrum(Record):
         largest: The largest eigenvalues, descending, with eigenvectors and residuals.
         smallest: The smallest ones, the very smallest last; none where they were not asked for.
         density: Density of the eigenvalues on a linear axis; certified ends are its spikes.
-        log_density: The same on the axis log(|λ| + ε).
+        log_density: The same on the axis log(|λ| + ε), with ε the distance of Lanczos nodes near 0:
+            what is smaller cannot be told apart, and stands as one lump at the left end.
         trace: Sum of the eigenvalues.
         trace_stderr: Its standard error; NaN for a single probe.
         frobenius: Frobenius norm.
@@ -109,8 +112,12 @@ def matrix_spectrum(
     started = time.monotonic()
     n = operator.space.size
     require_count(num_smallest, "matrix_spectrum(num_smallest=...)", at_least=0)
-    folder = None if checkpoint is None else Path(checkpoint)
     wanted = {"largest": min(num_pairs, max(1, n // 2)), "smallest": min(num_smallest, n // 2)}
+    folder = None if checkpoint is None else Path(checkpoint)
+    if folder is not None:
+        key = {"matrix": name, "size": n, "dtype": str(operator.dtype), "seed": seed, **wanted}
+        key |= {"tolerance": tolerance, "num_steps": num_steps, "num_probes": num_probes}
+        Checkpoint(folder, key)
     parts = [eigsh_products(wanted["largest"]), edge_products(wanted["smallest"])]
     parts.append(min(num_steps, n) * num_probes)
     ends = {
@@ -120,7 +127,7 @@ def matrix_spectrum(
             wanted[which],
             tolerance=tolerance * slack,
             seed=seed,
-            checkpoint=None if folder is None else folder / which,
+            file=None if folder is None else folder / which,
             progress=_part(progress, f"{name}: {which} eigenvalues", parts, number),
         )
         for number, (which, slack) in enumerate((("largest", 1.0), ("smallest", 10.0)))
@@ -128,7 +135,7 @@ def matrix_spectrum(
     both = dataclasses.replace(
         ends["largest"],
         values=torch.cat([pairs.values for pairs in ends.values()]),
-        vectors=torch.cat([pairs.vectors for pairs in ends.values()], dim=1),
+        vectors=torch.cat([p.vectors for p in ends.values()], dim=1).to(operator.device),
         residuals=torch.cat([pairs.residuals for pairs in ends.values()]),
     )
     density = spectral_density(
@@ -137,16 +144,10 @@ def matrix_spectrum(
         num_probes=num_probes,
         outliers=both if len(both) < n else None,
         seed=seed + 1,
-        checkpoint=None if folder is None else folder / "density",
+        checkpoint=None if folder is None else folder / "density.steps",
         progress=_part(progress, f"{name}: density", parts, 2),
     )
-    if len(both) == n:  # nothing is left to estimate
-        trace, trace_stderr = float(both.values.sum()), 0.0
-        square, square_stderr = float(both.values.square().sum()), 0.0
-    else:
-        trace, trace_stderr = (n * value for value in density.moment(1))
-        square, square_stderr = (n * value for value in density.moment(2))
-    frobenius = math.sqrt(max(square, 0.0))
+    trace, trace_stderr, frobenius, frobenius_stderr = _sums(density, both)
     problems = [str(pairs.status) for pairs in ends.values() if not pairs.status]
     return MatrixSpectrum(
         status=Status(not problems, " ".join(problems) or "Both ends are certified."),
@@ -157,13 +158,36 @@ def matrix_spectrum(
         largest=ends["largest"],
         smallest=ends["smallest"],
         density=density,
-        log_density=density.redraw(scale="log"),
+        log_density=density.redraw(scale="log", epsilon=_spacing_at_zero(density)),
         trace=trace,
         trace_stderr=trace_stderr,
         frobenius=frobenius,
-        frobenius_stderr=square_stderr / (2 * frobenius) if frobenius > 0 else 0.0,
+        frobenius_stderr=frobenius_stderr,
         seconds=time.monotonic() - started,
     )
+
+
+def _sums(density: SpectralDensity, ends: EigenPairs) -> tuple[float, float, float, float]:
+    """Return trace and Frobenius norm, each with its standard error."""
+    n = density.size
+    if len(ends) == n:  # nothing is left to estimate
+        return float(ends.values.sum()), 0.0, float(ends.values.norm()), 0.0
+    trace, trace_stderr = (n * value for value in density.moment(1))
+    square, square_stderr = (n * value for value in density.moment(2))
+    norm = math.sqrt(max(square, 0.0))
+    return trace, trace_stderr, norm, square_stderr / (2 * norm) if norm > 0 else 0.0
+
+
+def _spacing_at_zero(density: SpectralDensity) -> float | None:
+    """Return how far apart m Gauss nodes on [a, b] lie near 0; None for the zero matrix.
+
+    They crowd together like those of Chebyshev: π √((x − a)(b − x))/m inside, and about
+    π² (b − a)/(4m²) at an end.
+    """
+    (a, b), m = density.edges, density.nodes.shape[1]
+    inside = math.pi * math.sqrt(max(-a, 0.0) * max(b, 0.0)) / m
+    at_end = math.pi**2 * (b - a) / (4 * m**2)
+    return max(inside, at_end, density.unit * max(abs(a), abs(b))) or None
 
 
 def eigsh_products(num_pairs: int) -> int:
@@ -183,31 +207,34 @@ def _end(
     *,
     tolerance: float,
     seed: int,
-    checkpoint: Path | None,
+    file: Path | None,
     progress: ProgressCallback | None,
 ) -> EigenPairs:
-    """Find one end of the spectrum, or no pairs where none are asked for."""
+    """Find one end of the spectrum, or no pairs where none are asked for; in host memory."""
     if num_pairs == 0:
-        n, device = operator.space.size, operator.device
         return EigenPairs(
             status=Status(True, "Not asked for."),
             num_products=0,
             seed=seed,
-            values=torch.zeros(0, dtype=torch.float64, device=device),
-            vectors=torch.zeros(n, 0, dtype=operator.dtype, device=device),
-            residuals=torch.zeros(0, dtype=torch.float64, device=device),
+            values=torch.zeros(0, dtype=torch.float64),
+            vectors=torch.zeros(operator.space.size, 0, dtype=operator.dtype),
+            residuals=torch.zeros(0, dtype=torch.float64),
             which=which,
             tolerance=tolerance,
         )
-    return eigsh(
-        operator,
-        num_pairs=num_pairs,
-        which=which,
-        tolerance=tolerance,
-        seed=seed,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
+
+    def compute() -> EigenPairs:
+        return eigsh(
+            operator,
+            num_pairs=num_pairs,
+            which=which,
+            tolerance=tolerance,
+            seed=seed,
+            checkpoint=None if file is None else file.with_suffix(".steps"),
+            progress=progress,
+        )
+
+    return kept(file, compute)
 
 
 def _part(

@@ -327,7 +327,7 @@ class _Session:
             weights=self._stack.state_dicts(),
             seconds=self._seconds,
             device=_device_name(self._device),
-            recipe=repr(self._recipe),
+            recipe=str(self._recipe),
         )
 
     def _make_key(self, models: Sequence[nn.Module], data: Data, test: Data | None) -> Key:

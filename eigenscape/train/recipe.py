@@ -6,7 +6,7 @@ optimiser's learning rate by a factor that is constant within an epoch.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from eigenscape.errors import (
     InvalidArgumentError,
@@ -233,11 +233,33 @@ class Recipe:
         base, epochs = self.optimizer.learning_rate, self.epochs
         return tuple(base * self.schedule.scale(epoch, epochs) for epoch in range(epochs))
 
+    def __str__(self) -> str:
+        """Return the recipe in words, without the settings that do nothing.
+
+        Examples:
+            >>> print(Recipe(epochs=3, batch_size=64, schedule=Thirds()))
+            3 epochs, batches of 64, SGD (learning rate 0.01), Thirds (factor 0.1), cross-entropy
+        """
+        parts = [f"{self.epochs} epochs", f"batches of {self.batch_size}", _words(self.optimizer)]
+        if self.schedule != Constant():
+            parts.append(_words(self.schedule))
+        parts.append(self.loss if isinstance(self.loss, str) else type(self.loss).__name__)
+        return ", ".join([*parts, "TF32"] if self.tf32 else parts)
+
     def loss_object(self) -> Loss:
         """Return the loss as an object, whichever way it was given."""
         if isinstance(self.loss, Loss):
             return self.loss
         return CrossEntropy() if self.loss == "cross-entropy" else SquaredError()
+
+
+def _words(part: Optimizer | Schedule) -> str:
+    """Name a part with those of its settings that are not zero."""
+    settings = {f.name.replace("_", " "): getattr(part, f.name) for f in fields(part)}
+    shown = [
+        f"{name} {value:g}" for name, value in settings.items() if value is not False and value
+    ]
+    return f"{type(part).__name__} ({', '.join(shown)})" if shown else type(part).__name__
 
 
 def _require_fraction(value: float, call: str) -> None:

@@ -32,7 +32,7 @@ class Training(Record):
             CPU.
         seconds: Wall time, that of interrupted earlier runs up to their checkpoint included.
         device: What it ran on.
-        recipe: The recipe, as text.
+        recipe: The recipe in words.
     """
 
     seeds: tuple[int, ...]

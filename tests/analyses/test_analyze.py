@@ -112,7 +112,7 @@ def test_a_damaged_stage_is_refused(tmp_path: Path, name: str) -> None:
     analyze(risk_of(model), budget="quick", checkpoint=tmp_path)
     file = tmp_path / name
     file.write_bytes(file.read_bytes()[:-7])
-    with pytest.raises(CheckpointError, match=r"'Hessian'.*damaged.*Delete"):
+    with pytest.raises(CheckpointError, match=r"Hessian' is damaged.*Delete"):
         analyze(risk_of(model), budget="quick", checkpoint=tmp_path)
 
 

@@ -1,0 +1,127 @@
+"""How far a long computation has come: a bar on a terminal, now and then a line in a pipe."""
+
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from eigenscape.cli._screen import Screen, duration, size
+from eigenscape.progress import Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+# What is over sooner is not worth a flicker.
+_SHOWN_AFTER = 2.0
+_LINE_EVERY = 10.0
+
+
+class Watch:
+    """Shows the progress of what runs inside it; call it with a `Progress`.
+
+    Nothing is shown in the first two seconds. A thread does the showing, so that work which never
+    reports is shown too.
+    """
+
+    def __init__(self, screen: Screen, task: str, *, in_bytes: bool = False) -> None:
+        """Say what is about to run.
+
+        Args:
+            screen: Where to show it, on stderr; a quiet screen shows nothing.
+            task: What to call it before the first report.
+            in_bytes: Whether the steps of the reports are bytes.
+        """
+        self._screen, self._in_bytes = screen, in_bytes
+        self._last = Progress(task, 0, 0, 0.0, None)
+        self._stop, self._lock = threading.Event(), threading.Lock()
+        self._bar: Bar | None = None
+        self._id: TaskID | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Watch":
+        """Start the clock."""
+        self._started = time.monotonic()
+        if not self._screen.quiet:
+            self._thread = threading.Thread(target=self._watch, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take the bar away."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+                self._bar = None
+
+    def __call__(self, step: Progress) -> None:
+        """Take a report."""
+        self._last = step
+        with self._lock:
+            self._draw()
+
+    def _watch(self) -> None:
+        if self._stop.wait(_SHOWN_AFTER):
+            return
+        if self._screen.err.is_terminal:
+            with self._lock:
+                self._start()
+            return
+        while True:
+            self._screen.err.print(self._line(), soft_wrap=True)
+            if self._stop.wait(_LINE_EVERY):
+                return
+
+    def _start(self) -> None:
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        if self._stop.is_set():
+            return
+        self._bar = Bar(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            TimeElapsedColumn(),
+            console=self._screen.err,
+            transient=True,
+        )
+        self._id = self._bar.add_task(self._last.task, total=None, left="")
+        self._draw()
+        self._bar.start()
+
+    def _draw(self) -> None:
+        if self._bar is None or self._id is None:
+            return
+        step = self._last
+        self._bar.update(
+            self._id,
+            description=step.task,
+            total=step.total or None,
+            completed=step.done,
+            left=self._left(),
+        )
+
+    def _line(self) -> str:
+        step = self._last
+        parts = [step.task or "working"]
+        if step.total and self._in_bytes:
+            parts.append(f"{size(step.done)} of {size(step.total)}")
+        elif step.total:
+            parts.append(f"{100 * step.done / step.total:.0f} %")
+        left = self._left()
+        spent = duration(time.monotonic() - self._started)
+        return ", ".join([*parts, f"{spent} so far", *([left] if left else [])])
+
+    def _left(self) -> str:
+        left = self._last.seconds_left
+        return "" if left is None else f"{duration(left)} left"

@@ -1,0 +1,221 @@
+"""The folder of a run while it is made: whose it is, how it is resumed, where checkpoints go."""
+
+import json
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from eigenscape.cli._screen import Screen
+from eigenscape.cli._verb import INTERRUPTED
+from eigenscape.errors import RunError
+
+RUNS = Path("runs")
+# `save_run` knows this folder as an unfinished run, and removes it when the run is complete.
+_CHECKPOINT, _KEY, _MANIFEST = "checkpoint", "key.json", "run.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is made.
+
+    Attributes:
+        folder: Its folder.
+        settings: What decides its numbers; a run is resumed only with the same.
+        command: The command line that continues it.
+        overwrite: Whether an earlier run there is to be replaced.
+        resumed: Whether an unfinished run with these settings is there.
+    """
+
+    folder: Path
+    settings: dict[str, Any]
+    command: str
+    overwrite: bool
+    resumed: bool
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder for finished parts."""
+        return self.folder / _CHECKPOINT / "parts"
+
+    def begin(self) -> None:
+        """Make the folder, and write down whose it is."""
+        # Not at the top: it imports torch, and help must be instant.
+        from eigenscape.files import write_bytes
+
+        own = self.folder / _CHECKPOINT
+        if not self.resumed and unfinished(self.folder) is not None:
+            shutil.rmtree(own)
+        own.mkdir(parents=True, exist_ok=True)
+        content = {"settings": self.settings, "command": self.command}
+        write_bytes(own / _KEY, json.dumps(content, indent=1, sort_keys=True).encode())
+
+
+def claim(folder: Path, *, settings: dict[str, Any], command: str, overwrite: bool) -> Place:
+    """Look whether a run may be made in a folder; touch nothing.
+
+    Args:
+        folder: Where.
+        settings: Plain values that decide the run's numbers.
+        command: The command line that continues it.
+        overwrite: Replace what an earlier run left there.
+
+    Returns:
+        The place.
+
+    Raises:
+        RunError: If the folder holds something else.
+    """
+    settings = json.loads(json.dumps(settings))
+    before, is_run = unfinished(folder), (folder / _MANIFEST).exists()
+    resumed = before is not None and before.get("settings") == settings
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"`--out {folder}` must be a folder; it is a file. Choose another.")
+    _require_ours(folder, is_run, before)
+    if overwrite and is_run:
+        _require_same_verb(folder, settings["verb"])
+    if before is not None and not (overwrite or resumed):
+        raise RunError(
+            f"`--out {folder}` holds an unfinished run with other settings "
+            f"({_difference(before.get('settings'), settings)}). Continue it with\n\n"
+            f"  {before.get('command')}\n\nor choose another `--out`, or add `--overwrite`."
+        )
+    if is_run and not overwrite:
+        raise RunError(
+            f"`--out {folder}` holds a finished run. Choose another folder, or replace it with "
+            "`--overwrite`."
+        )
+    return Place(folder, settings, command, overwrite, resumed)
+
+
+def unfinished(folder: Path) -> dict[str, Any] | None:
+    """Return settings and command of the unfinished run in a folder; None if there is none."""
+    try:
+        content = json.loads((folder / _CHECKPOINT / _KEY).read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and "command" in content else None
+
+
+@contextmanager
+def resumable(screen: Screen, place: Place) -> Iterator[None]:
+    """On Ctrl-C, say how to go on.
+
+    Args:
+        screen: Where to say it.
+        place: The run.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        Exit: With the exit code of an interruption.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = place.folder / _CHECKPOINT
+        screen.error(
+            f"Interrupted. What was finished is kept in '{kept}'. Continue with"
+            if kept.exists()
+            else "Interrupted before anything was computed. Start again with"
+        )
+        screen.err.print(f"\n  {place.command}\n", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def default_folder(*names: str) -> Path:
+    """Return a folder under runs/ named after model, data and the time.
+
+    Args:
+        *names: What the user wrote for model and data.
+
+    Returns:
+        The folder; it need not exist.
+
+    Examples:
+        >>> default_folder("nets/my_net.py:build", "digits").name[:20]
+        'my_net-build-digits-'
+    """
+    parts = [re.sub(r"\.py\b|[^\w^.+-]+", "-", Path(name).name).strip("-") for name in names]
+    stem = re.sub("-+", "-", "-".join(parts))
+    return RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def find_run(name: str) -> Path:
+    """Return the folder that a user means: a path, or a name under runs/."""
+    path = Path(name)
+    return path if path.exists() or not (RUNS / name).is_dir() else RUNS / name
+
+
+def command_line(ctx: typer.Context, **changed: object) -> str:
+    """Write the command line again, with some options changed or added.
+
+    Args:
+        ctx: Of the command that runs.
+        **changed: Options by their Python names.
+
+    Returns:
+        A line for a shell.
+    """
+    words, given = ctx.command_path.split(), {}
+    for param in ctx.command.params:
+        name = str(param.name)
+        source = ctx.get_parameter_source(name)
+        if name in changed or (source is not None and source.name == "COMMANDLINE"):
+            given[name] = changed.get(name, ctx.params.get(name))
+    for param in ctx.command.params:
+        value = given.get(str(param.name))
+        if value is None or (value is False and not param.secondary_opts):
+            continue
+        if param.param_type_name == "argument":
+            words.append(str(value))
+        elif isinstance(value, bool):
+            words.append(max(param.opts if value else param.secondary_opts, key=len))
+        else:
+            for item in value if isinstance(value, list | tuple) else [value]:
+                words += [max(param.opts, key=len), str(item)]
+    return shlex.join(words)
+
+
+def _require_ours(folder: Path, is_run: bool, before: dict[str, Any] | None) -> None:
+    """Refuse a folder that holds what no run of this command line left there."""
+    if not folder.is_dir() or before is not None:
+        return
+    # A folder called "checkpoint" may be the user's own, and is never ours to remove.
+    found = [_CHECKPOINT] if (folder / _CHECKPOINT).exists() else []
+    if not is_run:
+        found = sorted(file.name for file in folder.iterdir())
+    if found:
+        shown = ", ".join(f"'{name}'" for name in found[:3]) + (", …" if len(found) > 3 else "")
+        raise RunError(
+            f"`--out {folder}` must be a new or empty folder; it holds other files ({shown}), "
+            "which are left alone. Choose another folder."
+        )
+
+
+def _require_same_verb(folder: Path, verb: str) -> None:
+    """Let an analysis replace an analysis, and not the training that it came from."""
+    try:
+        made_by = json.loads((folder / _MANIFEST).read_bytes())["settings"]["verb"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # damaged, or saved from Python: it was asked to be replaced
+    if made_by != verb:
+        raise RunError(
+            f"`--out {folder} --overwrite` would replace a run of `eigenscape {made_by}`, which is "
+            "left alone. Choose another folder."
+        )
+
+
+def _difference(before: object, now: dict[str, Any]) -> str:
+    if not isinstance(before, dict):
+        return "they cannot be read"
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return ", ".join(f"{n}: {before.get(n)!r}, now {now.get(n)!r}" for n in names)

@@ -1,0 +1,123 @@
+"""What all verbs share: how they fail, how they end, and the options that several of them have."""
+
+import functools
+import inspect
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from eigenscape.cli._screen import Screen
+from eigenscape.errors import EigenscapeError, EigenscapeWarning
+
+FINE, NOT_CONVERGED, REFUSED, UNEXPECTED, INTERRUPTED = 0, 1, 2, 3, 130
+
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print the result and errors, nothing else.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Seed = Annotated[int, typer.Option(help="Fixes all random numbers.", min=0)]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder with the files of data sets [default: $EIGENSCAPE_DATA or cache]."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+
+
+def verb(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+    """Let a command end as all do: with words and an exit code, not with a traceback.
+
+    Args:
+        function: The command; it may have arguments `quiet` and `debug`.
+
+    Returns:
+        The command with its errors translated.
+    """
+
+    @functools.wraps(function)
+    def run(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        screen = Screen(quiet=bool(kwargs.get("quiet")))
+        debug = bool(kwargs.get("debug"))
+        try:
+            with _warnings_as_notes(screen):
+                return function(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except EigenscapeError as error:
+            _show(screen, str(error), debug)
+            raise typer.Exit(REFUSED) from None
+        except KeyboardInterrupt:
+            screen.error("Interrupted.")
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:  # the reader of our output has gone, and needs no more of it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(FINE) from None
+        except Exception as error:
+            _show(screen, _unexpected(error, debug), debug)
+            raise typer.Exit(UNEXPECTED) from None
+
+    run.__doc__ = _help(function)
+    return run
+
+
+def _help(function: Callable[..., object]) -> str:
+    """Make help from a docstring: examples keep their lines, and what callers need is left out."""
+    text = re.split(r"\n\n(?:Args|Returns|Raises):\n", inspect.getdoc(function) or "")[0]
+    return text.replace("\nExamples:\n", "\n\b\nExamples:\n")
+
+
+def _unexpected(error: Exception, debug: bool) -> str:
+    what = f"{type(error).__name__}: {error}".rstrip(": .")
+    if "OutOfMemory" in what or "MemoryError" in what or "not enough memory" in what:
+        return (
+            f"The memory is not enough ({what.splitlines()[0]}). Lower `--batch-size`, or take a "
+            "smaller `--budget` or fewer `--params`; the same command continues."
+        )
+    if isinstance(error, OSError) and ("No space left" in what or "Disk quota" in what):
+        return (
+            f"The disk is full ({what.splitlines()[0]}). Free some space and run the same command "
+            "again: it continues from what was saved."
+        )
+    advice = "" if debug else " Add `--debug` for the traceback, and please report it."
+    return f"Unexpected {what}.{advice}"
+
+
+def _show(screen: Screen, text: str, debug: bool) -> None:
+    if debug:
+        screen.err.print(traceback.format_exc().rstrip(), soft_wrap=True)
+    screen.error(text)
+
+
+@contextmanager
+def _warnings_as_notes(screen: Screen) -> Iterator[None]:
+    """Print the package's own warnings as plain remarks; leave all others to Python."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", category=EigenscapeWarning)
+        plain = warnings.showwarning
+
+        def show(message: Any, category: Any, *rest: Any, **options: Any) -> None:
+            if isinstance(message, EigenscapeWarning):
+                screen.note(f"Note: {message}")
+            else:
+                plain(message, category, *rest, **options)
+
+        warnings.showwarning = show
+        yield
+
+
+def open_file(screen: Screen, path: Path) -> None:
+    """Open a report in the browser; say where it is if there is none."""
+    import webbrowser
+
+    if not webbrowser.open(path.resolve().as_uri()):
+        screen.note(f"No browser was found; open {path} yourself.")

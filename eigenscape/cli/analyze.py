@@ -1,0 +1,209 @@
+"""`eigenscape analyze`: everything about the curvature of a network of your own."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from eigenscape.cli import _analysis, _runs
+from eigenscape.cli._progress import Watch
+from eigenscape.cli._screen import Screen
+from eigenscape.cli._verb import DataDir, Debug, Quiet, Seed
+from eigenscape.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from eigenscape.risk import EmpiricalRisk
+
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="file.py:function or package.module:function that returns an nn.Module, or a "
+        "built-in name such as F-200^2 (see `eigenscape models`).",
+    ),
+]
+DataName = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        "-d",
+        metavar="DATA",
+        help="file.py:function that returns tensors, a Dataset or a DataLoader, or a built-in name "
+        "such as digits or mnist (see `eigenscape data list`).",
+    ),
+]
+Split = Annotated[Literal["train", "test"], typer.Option(help="Which part of a built-in data set.")]
+Samples = Annotated[int | None, typer.Option(help="Use so many samples, drawn at random.", min=1)]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:1 and so on.")]
+Init = Annotated[
+    Literal["pytorch", "xavier", "kaiming", "lecun"],
+    typer.Option(help="Initial weights of a built-in network."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Folder of the run [default: runs/MODEL-DATA-time]."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")]
+LossName = Annotated[
+    Literal["cross-entropy", "squared-error", "binary-cross-entropy"] | None,
+    typer.Option(help="The loss [default: guessed from the targets]."),
+]
+
+# What names a run and how it is shown, not what its numbers are.
+_NO_SETTINGS = ("ctx", "out", "yes", "overwrite", "open_report", "quiet", "debug")
+
+
+def analyze(
+    ctx: typer.Context,
+    model: ModelName,
+    data: DataName,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            "-c",
+            help="Weights: .safetensors, .pt or .pth (a state dict; code in it is refused), or the "
+            "folder of a training run.",
+        ),
+    ] = None,
+    weights_seed: Annotated[
+        int | None, typer.Option(help="Which seed of a training run [default: the first].")
+    ] = None,
+    loss: LossName = None,
+    split: Split = "train",
+    data_dir: DataDir = None,
+    samples: Samples = None,
+    params: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Differentiate these parameters only, e.g. fc1 or 'conv*.weight'; repeatable.",
+        ),
+    ] = None,
+    init: Init = "pytorch",
+    budget: Annotated[
+        Literal["quick", "standard", "thorough"], typer.Option(help="How much to compute.")
+    ] = "standard",
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Most samples at a time; changes memory, no answer.", min=1),
+    ] = None,
+    device: Device = "auto",
+    dtype: Annotated[
+        Literal["float32", "float64"] | None,
+        typer.Option(help="Precision [default: the model's own, at least float32]."),
+    ] = None,
+    seed: Seed = 0,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a long run.")] = False,
+    open_report: Annotated[bool, typer.Option("--open", help="Open the report when done.")] = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Analyse your network, with certificates and a report.
+
+    Loss and gradient; spectra of the Hessian, the Gauss-Newton matrix and what is between them;
+    outliers; each layer with its Kronecker approximation; norms between layers.
+
+    Examples:
+      eigenscape analyze my_net.py:build --data my_net.py:loader -c net.safetensors
+      eigenscape analyze F-200^2 --data mnist --samples 5000 --budget quick
+      eigenscape analyze LeNet5 --data mnist -c runs/my-training --device cuda
+
+    Interrupted with Ctrl-C, the same command continues where it was.
+    """
+    screen = Screen(quiet=quiet)
+    settings = {"verb": "analyze"} | {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in ctx.params.items()
+        if name not in _NO_SETTINGS
+    }
+    folder = out or _runs.default_folder(model, data)
+    command = _runs.command_line(ctx, out=folder)
+    place = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
+    with _runs.resumable(screen, place):
+        risk, facts = find(screen, settings)
+        plan = _analysis.make_plan(screen, risk, budget)
+        _analysis.confirm(plan, yes=yes)
+        if place.resumed:
+            screen.say(f"Resuming the unfinished run in {folder}; what it finished is kept.")
+        place.begin()
+        analysis = _analysis.run_analysis(
+            screen,
+            risk,
+            plan,
+            title=f"{model} on {data}",
+            description=facts,
+            seed=seed,
+            checkpoint=place.checkpoint,
+        )
+        noted = {**settings, "command": command}
+        _analysis.save(screen, analysis, folder, noted, overwrite=overwrite)
+    _analysis.tell(screen, analysis, folder, open_report=open_report)
+
+
+def find(screen: Screen, settings: dict[str, Any]) -> tuple["EmpiricalRisk", dict[str, str]]:
+    """Load what the settings name, and show what was found.
+
+    Args:
+        screen: Where to show it.
+        settings: The arguments of `analyze` by name.
+
+    Returns:
+        The risk, and the facts for the report.
+
+    Raises:
+        InvalidArgumentError: If options do not go together.
+    """
+    from eigenscape.cli import _subject
+    from eigenscape.cli._user_code import users_own
+    from eigenscape.cli._weights import load_weights
+    from eigenscape.risk import EmpiricalRisk
+
+    name, seed = settings["model"], settings["seed"]
+    if settings["weights_seed"] is not None and settings["checkpoint"] is None:
+        raise InvalidArgumentError(
+            "`--weights-seed` needs `--checkpoint` with the folder of a training run."
+        )
+    device = _subject.choose_device(settings["device"])
+    _subject.seed_everything(seed)
+    with Watch(screen, "loading the data"):
+        data = _subject.load_data(
+            settings["data"],
+            split=settings["split"],
+            folder=settings["data_dir"],
+            samples=settings["samples"],
+            seed=seed,
+        )
+    with Watch(screen, "building the model"):
+        model = _subject.load_model(name, data, seed=seed, init=settings["init"])
+        weights = "as built; `--checkpoint` loads trained ones"
+        if settings["checkpoint"] is not None:
+            loaded = load_weights(
+                model, Path(settings["checkpoint"]), seed=settings["weights_seed"]
+            )
+            weights = " ".join([f"{loaded.source}.", *loaded.notes])
+        model = _subject.place_model(model, device, settings["dtype"])
+    with Watch(screen, "evaluating the loss"), users_own("The model failed on the data"):
+        loss, said = _subject.choose_loss(settings["loss"], model, data, device)
+        risk = EmpiricalRisk(
+            model,
+            loss,
+            data,
+            params=settings["params"] or None,
+            batch_size=settings["batch_size"],
+        )
+    total = sum(p.numel() for p in model.parameters())
+    chosen = "" if risk.space.size == total else f"{risk.space.size:,} of "
+    facts = {
+        "model": f"{name}, {type(model).__name__} with {chosen}{total:,} parameters",
+        "weights": weights,
+        "data": _subject.describe_data(data, settings["data"]),
+        "loss": said,
+        "device": f"{risk.device}, {str(risk.dtype).removeprefix('torch.')}",
+    }
+    screen.facts(facts)
+    if history := getattr(data, "history", ()):
+        facts["history of the data"] = "; ".join(history)
+    return risk, facts

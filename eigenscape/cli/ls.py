@@ -1,0 +1,65 @@
+"""`eigenscape ls`: the runs in a folder."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eigenscape.cli import _runs
+from eigenscape.cli._progress import Watch
+from eigenscape.cli._screen import Screen
+from eigenscape.cli._verb import AsJson, Debug
+
+
+def ls(
+    folder: Annotated[Path, typer.Argument(help="Where the runs are.")] = _runs.RUNS,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file and compare its checksum.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List the runs in a folder, and their results in a line.
+
+    Examples:
+      eigenscape ls runs
+    """
+    from eigenscape.report import list_runs
+
+    screen = Screen()
+    if folder == _runs.RUNS and not folder.exists():
+        found = []
+    else:
+        with Watch(screen, "reading runs"):
+            found = list_runs(folder, verify=verify)
+    if as_json:
+        rows = [
+            {
+                "path": str(run.path),
+                "kind": run.kind,
+                "state": run.state,
+                "title": run.title,
+                "created": run.created,
+                "text": run.text,
+            }
+            for run in found
+        ]
+        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        return
+    if not found:
+        screen.say(f"No runs in '{folder}'. `eigenscape demo` makes one.")
+        return
+    begun = {run.path: _runs.unfinished(run.path) for run in found if run.state == "unfinished"}
+    screen.table(
+        {
+            "run": [str(run.path) for run in found],
+            "kind": [run.kind or None for run in found],
+            "state": [run.state for run in found],
+            "created": [run.created[:16].replace("T", " ") for run in found],
+            "result": [run.text for run in found],
+        }
+    )
+    for path, noted in begun.items():
+        if noted is not None:
+            screen.say(f"Resume {path} with: {noted['command']}")

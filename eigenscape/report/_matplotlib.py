@@ -1,0 +1,252 @@
+"""Render pictures with matplotlib, for papers and for `record.plot()`."""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from eigenscape.report._marks import (
+    Band,
+    Bars,
+    Heat,
+    Line,
+    Mark,
+    Note,
+    Panel,
+    Picture,
+    Points,
+    Rule,
+    ends,
+)
+from eigenscape.report._numbers import short
+from eigenscape.report._style import HEAT_LIGHT, RC, colour, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH = 6.8  # inches: the text width of a page
+_MANY = 24
+
+
+@contextmanager
+def style() -> "Iterator[None]":
+    """Use our settings inside a `with`, and nobody else's afterwards."""
+    import matplotlib
+
+    with matplotlib.rc_context(RC), warnings.catch_warnings():
+        # A layer may be called by a name that the font has no glyph for; a box is good enough.
+        warnings.filterwarnings("ignore", message=r".*[Gg]lyph.*")
+        yield
+
+
+def size_of(picture: Picture) -> tuple[float, float]:
+    """Return the width and height of a picture in inches."""
+    heat = next((m for p in picture.panels for m in p.marks if isinstance(m, Heat)), None)
+    if heat is not None:
+        side = min(max(2.6 + 0.17 * len(heat.rows), 3.6), 12.0)
+        return side * 1.15, side
+    height = 0.9 + 0.19 * picture.rows if picture.rows else 2.7
+    height = max(height, 2.6 if any(p.y.ticks is None for p in picture.panels) else 1.6)
+    return (4.6 if len(picture.panels) == 1 and not picture.rows else _WIDTH), min(height, 14.0)
+
+
+def make_figure(picture: Picture) -> "Figure":
+    """Draw a whole picture on a figure of its own that pyplot never hears of."""
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=size_of(picture), layout="constrained")
+        fill_figure(figure, picture)
+    return figure
+
+
+def fill_figure(figure: "Figure", picture: Picture) -> "Axes":
+    """Draw a whole picture on a figure, and return the first axes."""
+    all_axes = figure.subplots(1, len(picture.panels), squeeze=False, sharex=picture.linked)[0]
+    before: Panel | None = None
+    for axes, panel in zip(all_axes, picture.panels, strict=True):
+        draw_panel(panel, axes)
+        if before is not None and picture.linked:
+            axes.set_ylabel("")
+        if before is not None and panel.y.ticks and panel.y.ticks == before.y.ticks:
+            axes.tick_params(labelleft=False)
+        before = panel
+    first: Axes = all_axes[0]
+    return first
+
+
+def draw_panel(panel: Panel, axes: "Axes") -> None:
+    """Draw one panel on axes."""
+    labelled: list[tuple[Any, str]] = []
+    for side, axis in (("x", panel.x), ("y", panel.y)):
+        if axis.log:
+            getattr(axes, f"set_{side}scale")("log")
+    for mark in panel.marks:
+        handle = _DRAW[type(mark)](axes, mark, panel)
+        label = getattr(mark, "label", None)
+        if label and handle is not None and not isinstance(mark, Heat):
+            labelled.append((handle, label))
+    if panel.title:
+        axes.set_title(panel.title, parse_math=False)
+    if not any(isinstance(mark, Heat) for mark in panel.marks):
+        _set_axis(axes, "x", panel)
+        _set_axis(axes, "y", panel)
+    if labelled:
+        _legend(axes, labelled)
+
+
+def _legend(axes: "Axes", labelled: list[tuple[Any, str]]) -> None:
+    # matplotlib leaves labels with a leading underscore out; a space in front keeps them.
+    texts = [f" {text}" if text.startswith("_") else text for _, text in labelled]
+    legend = axes.legend([handle for handle, _ in labelled], texts, handlelength=1.4)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _set_axis(axes: "Axes", side: str, panel: Panel) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis = panel.x if side == "x" else panel.y
+    if axis.label:
+        getattr(axes, f"set_{side}label")(axis.label, parse_math=False)
+    if axis.limits is not None:
+        getattr(axes, f"set_{side}lim")(*axis.limits)
+    own = axes.xaxis if side == "x" else axes.yaxis
+    if axis.ticks is not None:
+        own.set_ticks(
+            [place for place, _ in axis.ticks],
+            [shorten(name) for _, name in axis.ticks],
+            parse_math=False,
+            fontsize=7.5 if len(axis.ticks) <= _MANY else 6.0,
+        )
+        own.set_tick_params(length=0)
+        axes.grid(True, axis="y" if side == "y" else "x", color=colour("grid"), lw=0.5)
+        axes.spines["left" if side == "y" else "bottom"].set_visible(False)
+    elif axis.log:
+        _short_decades(own, *ends(panel, side))
+    elif axis.whole:
+        own.set_major_locator(MaxNLocator(integer=True))
+    if axis.downward:
+        own.set_inverted(True)
+
+
+def _short_decades(own: Any, low: float, high: float) -> None:
+    """Name 1, 2 and 5 on a short logarithmic axis; matplotlib names all or nothing there."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    own.set_minor_formatter(NullFormatter())
+    if math.log10(high / low) <= 2:
+        own.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        own.set_major_formatter(FuncFormatter(lambda value, _: short(value, 2)))
+
+
+def _line(axes: "Axes", mark: Line, panel: Panel) -> Any:
+    y = [v if v > 0 or not panel.y.log else math.nan for v in mark.y]
+    dash = "--" if mark.dashed else "-"
+    # A curve of one point would be invisible without a marker.
+    marker = "o" if len(y) == 1 else ""
+    drawn = axes.plot(mark.x, y, color=colour(mark.colour), ls=dash, marker=marker, ms=3)
+    return drawn[0]
+
+
+def _band(axes: "Axes", mark: Band, panel: Panel) -> Any:
+    tint = colour(mark.colour)
+    return axes.fill_between(mark.x, mark.low, mark.high, color=tint, alpha=0.25, lw=0)
+
+
+def _points(axes: "Axes", mark: Points, panel: Panel) -> Any:
+    tint = colour(mark.colour)
+    if mark.stem is not None:
+        axes.vlines(mark.x, mark.stem, mark.y, color=tint, lw=0.9)
+    look: dict[str, Any] = {"ms": 3.2, "color": tint, "mew": 0.9}
+    look["mfc"] = "white" if mark.hollow else tint
+    if mark.x_error is None and mark.y_error is None:  # several times faster
+        return axes.plot(mark.x, mark.y, "o", **look)[0]
+    bars = {"xerr": _known(mark.x_error), "yerr": _below(mark, panel)}
+    return axes.errorbar(mark.x, mark.y, fmt="o", elinewidth=0.8, capsize=1.5, **bars, **look)
+
+
+def _known(errors: Sequence[float] | None) -> list[float] | None:
+    """Return the errors with 0 for those that nobody knows."""
+    return None if errors is None else [e if math.isfinite(e) else 0.0 for e in errors]
+
+
+def _below(mark: Points, panel: Panel) -> Any:
+    """Return vertical errors; on a logarithmic axis the lower arm stops short of zero."""
+    errors = _known(mark.y_error)
+    if errors is None or not panel.y.log:
+        return errors
+    low = [min(e, 0.999 * v) if v > 0 else 0.0 for v, e in zip(mark.y, errors, strict=True)]
+    return [low, errors]
+
+
+def _bars(axes: "Axes", mark: Bars, panel: Panel) -> Any:
+    return axes.stairs(mark.heights, mark.edges, fill=True, color=colour(mark.colour), alpha=0.85)
+
+
+def _heat(axes: "Axes", mark: Heat, panel: Panel) -> Any:
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
+
+    positive = [v for row in mark.values for v in row if math.isfinite(v) and v > 0]
+    low, high = (min(positive), max(positive)) if positive else (0.1, 1.0)
+    cells = [[v if math.isfinite(v) and v > 0 else math.nan for v in row] for row in mark.values]
+    image = axes.imshow(
+        cells,
+        cmap=LinearSegmentedColormap.from_list("eigenscape", HEAT_LIGHT),
+        norm=LogNorm(low, high if high > low else low * 1.01),
+        aspect="auto",
+        interpolation="nearest",
+    )
+    font = 7.5 if len(mark.rows) <= _MANY else 5.5
+    for own, names in ((axes.xaxis, mark.columns), (axes.yaxis, mark.rows)):
+        own.set_ticks(range(len(names)), [shorten(name, 20) for name in names], parse_math=False)
+        own.set_tick_params(labelsize=font, length=0)
+    axes.xaxis.set_tick_params(labelrotation=90)
+    axes.spines[:].set_visible(False)
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.set_label(mark.label, parse_math=False)
+    return image
+
+
+def _rule(axes: "Axes", mark: Rule, panel: Panel) -> None:
+    tint = colour(mark.colour)
+    if mark.upright:
+        axes.axvline(mark.at, color=tint, lw=0.7, ls=":")
+        place, where = (mark.at, 1.0), axes.get_xaxis_transform()
+        turned: dict[str, Any] = {"rotation": 90, "ha": "right", "va": "top"}
+    else:
+        axes.axhline(mark.at, color=tint, lw=0.7, ls=":")
+        place, where = (1.0, mark.at), axes.get_yaxis_transform()
+        turned = {"ha": "right", "va": "bottom"}
+    if mark.text:
+        axes.text(
+            *place, mark.text, transform=where, color=tint, fontsize=7, parse_math=False, **turned
+        )
+
+
+def _note(axes: "Axes", mark: Note, panel: Panel) -> None:
+    axes.annotate(
+        mark.text,
+        (mark.x, mark.y),
+        xytext=(4, 5),
+        textcoords="offset points",
+        color=colour(mark.colour),
+        fontsize=7,
+        parse_math=False,
+    )
+
+
+_DRAW: dict[type[Mark], Callable[..., Any]] = {
+    Line: _line,
+    Band: _band,
+    Points: _points,
+    Bars: _bars,
+    Heat: _heat,
+    Rule: _rule,
+    Note: _note,
+}

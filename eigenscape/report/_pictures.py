@@ -1,0 +1,151 @@
+"""Which pictures a record has. `pictures_of.register` adds a kind of record."""
+
+from functools import singledispatch
+
+from eigenscape.analyses import (
+    Analysis,
+    GradientOverlap,
+    LayerCurvature,
+    MatrixSpectrum,
+    Outliers,
+    Plan,
+    Point,
+)
+from eigenscape.errors import EigenscapeError
+from eigenscape.linalg import (
+    BlockNorms,
+    BlockTraces,
+    DiagonalEstimate,
+    EigenPairs,
+    LanczosRun,
+    NormEstimate,
+    SpectralDensity,
+    SpectralNorm,
+    TraceEstimate,
+)
+from eigenscape.records import Record
+from eigenscape.report import _layer_pictures, _spectra, _values
+from eigenscape.report._marks import Picture
+from eigenscape.train import Training
+
+
+@singledispatch
+def pictures_of(record: object) -> list[Picture]:
+    """Return the pictures of a record, the main one first; refuse kinds that have none."""
+    what = type(record).__name__
+    if not isinstance(record, Record):
+        raise EigenscapeError(f"`draw(record)` must be a record of this package; got {what}.")
+    raise EigenscapeError(
+        f"`draw(record)` has no picture of a {what}. Use `record.to_frame()` and plot its columns."
+    )
+
+
+@pictures_of.register
+def _(record: Analysis) -> list[Picture]:
+    matrices = (record.hessian, record.gauss_newton, record.residual)
+    spectra = [spectrum for spectrum in matrices if spectrum is not None]
+    found: list[Picture | None] = [
+        _spectra.hessian_spectrum(record.hessian, record.outliers.num_outliers),
+        _spectra.log_spectrum(spectra),
+        _spectra.side_by_side(spectra) if len(spectra) > 1 else None,
+        _spectra.scree(record.outliers),
+        _spectra.overlap_picture(record.gradient_overlap),
+    ]
+    if record.layers is not None and record.layers.layers:
+        found += [
+            _layer_pictures.layers_picture(record.layers),
+            _layer_pictures.kronecker_picture(record.layers),
+            _layer_pictures.factors_picture(record.layers),
+        ]
+    found += [
+        _layer_pictures.blocks_picture(record.blocks),
+        _values.plan_picture(record.plan, record.stage_seconds),
+    ]
+    return [picture for picture in found if picture is not None]
+
+
+@pictures_of.register
+def _(record: MatrixSpectrum) -> list[Picture]:
+    return [_spectra.hessian_spectrum(record), _spectra.log_spectrum([record])]
+
+
+@pictures_of.register
+def _(record: EigenPairs) -> list[Picture]:
+    return [_spectra.pairs_picture(record)]
+
+
+@pictures_of.register
+def _(record: SpectralDensity) -> list[Picture]:
+    return [_spectra.density_picture(record)]
+
+
+@pictures_of.register
+def _(record: Outliers) -> list[Picture]:
+    return [_spectra.scree(record)]
+
+
+@pictures_of.register
+def _(record: GradientOverlap) -> list[Picture]:
+    return [_spectra.overlap_picture(record)]
+
+
+@pictures_of.register
+def _(record: LayerCurvature) -> list[Picture]:
+    found = [
+        _layer_pictures.layers_picture(record),
+        _layer_pictures.kronecker_picture(record),
+        _layer_pictures.factors_picture(record),
+    ]
+    return [picture for picture in found if picture is not None]
+
+
+@pictures_of.register
+def _(record: BlockNorms) -> list[Picture]:
+    return [_layer_pictures.blocks_picture(record)]
+
+
+@pictures_of.register
+def _(record: BlockTraces) -> list[Picture]:
+    return [_layer_pictures.traces_picture(record)]
+
+
+@pictures_of.register
+def _(record: DiagonalEstimate) -> list[Picture]:
+    return [_values.diagonal_picture(record)]
+
+
+@pictures_of.register
+def _(record: LanczosRun) -> list[Picture]:
+    return [_values.lanczos_picture(record)]
+
+
+@pictures_of.register
+def _(record: Point) -> list[Picture]:
+    return [_values.point_picture(record)]
+
+
+@pictures_of.register
+def _(record: Plan) -> list[Picture]:
+    return [_values.plan_picture(record)]
+
+
+@pictures_of.register
+def _(record: TraceEstimate) -> list[Picture]:
+    return [_values.value_picture(record, record.value, record.stderr, "trace", "s.e.")]
+
+
+@pictures_of.register
+def _(record: NormEstimate) -> list[Picture]:
+    return [_values.value_picture(record, record.value, record.stderr, "Frobenius norm", "s.e.")]
+
+
+@pictures_of.register
+def _(record: SpectralNorm) -> list[Picture]:
+    return [
+        _values.value_picture(record, record.value, record.residual, "spectral norm", "residual")
+    ]
+
+
+@pictures_of.register
+def _(record: Training) -> list[Picture]:
+    return [_values.training_picture(record)]

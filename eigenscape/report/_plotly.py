@@ -1,0 +1,365 @@
+"""Render pictures as plain data for plotly.js, which the report carries with it.
+
+Colours stay tokens ("@hessian", "@hessian/0.25" for a tint, "@0.25" for a place on the ramp); the
+page's script replaces them when the reader changes between light and dark.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from eigenscape.report._marks import (
+    Band,
+    Bars,
+    Colour,
+    Heat,
+    Line,
+    Mark,
+    Note,
+    Panel,
+    Picture,
+    Points,
+    Rule,
+    ends,
+)
+from eigenscape.report._numbers import short
+from eigenscape.report._style import DARK, HEAT_DARK, HEAT_LIGHT, LIGHT, colour, shorten
+
+Plot = dict[str, Any]
+
+_HEIGHT = 340
+_ROW = 19
+_SIDE = 640  # of a heat map, in pixels, where cells need not be larger or smaller
+
+
+def plots(picture: Picture) -> list[Plot]:
+    """Return the `data`, `layout`, `height` and largest `width` of each panel of a picture.
+
+    Args:
+        picture: The picture.
+
+    Returns:
+        One plot for each panel, ready for JSON: what is not finite is None.
+    """
+    return [_plot(panel, picture) for panel in picture.panels]
+
+
+def palettes(pictures: Sequence[Picture]) -> dict[str, dict[str, str]]:
+    """Return the colour of every token that the pictures use, for each theme."""
+    used = {
+        mark.colour
+        for picture in pictures
+        for panel in picture.panels
+        for mark in panel.marks
+        if not isinstance(mark, Heat) and not isinstance(mark.colour, str)
+    }
+    themes = {}
+    for theme, roles, heat in (("light", LIGHT, HEAT_LIGHT), ("dark", DARK, HEAT_DARK)):
+        places = {_name(place): colour(place, dark=theme == "dark") for place in used}
+        stops = {f"heat{i}": stop for i, stop in enumerate(heat)}
+        themes[theme] = roles | places | stops
+    return themes
+
+
+def _plot(panel: Panel, picture: Picture) -> Plot:
+    data: list[Plot] = []
+    shapes: list[Plot] = []
+    notes: list[Plot] = []
+    for mark in panel.marks:
+        _DRAW[type(mark)](mark, panel, data, shapes, notes)
+    heat = any(isinstance(mark, Heat) for mark in panel.marks)
+    layout: Plot = {
+        "xaxis": {"side": "bottom"} if heat else _axis(panel, "x"),
+        "yaxis": {} if heat else _axis(panel, "y"),
+        "shapes": shapes,
+        "annotations": notes,
+        "showlegend": any(trace.get("showlegend") for trace in data),
+    }
+    if heat:
+        mark = next(mark for mark in panel.marks if isinstance(mark, Heat))
+        layout["xaxis"] |= _names(mark.columns) | {"tickangle": -90}
+        layout["yaxis"] |= _names(mark.rows) | {"autorange": "reversed"}
+        cell = min(max(_SIDE / max(len(mark.rows), 1), 14.0), 56.0)
+        height, width = 130 + cell * len(mark.rows), 260 + cell * len(mark.columns)
+        return {"data": data, "layout": layout, "height": round(height), "width": round(width)}
+    rows = picture.rows if panel.y.ticks is not None else 0
+    height = max(_HEIGHT if rows == 0 else 180, 110 + _ROW * rows)
+    return {"data": data, "layout": layout, "height": height, "width": None}
+
+
+def _axis(panel: Panel, side: str) -> Plot:
+    axis = panel.x if side == "x" else panel.y
+    out: Plot = {"title": {"text": _escaped(axis.label)}, "type": "log" if axis.log else "linear"}
+    if axis.limits is not None:
+        shown = [math.log10(end) for end in axis.limits] if axis.log else list(axis.limits)
+        out["range"] = shown[::-1] if axis.downward else shown
+    elif axis.downward:
+        out["autorange"] = "reversed"
+    if axis.ticks is not None:
+        out |= {
+            "tickvals": [place for place, _ in axis.ticks],
+            "ticktext": [_escaped(shorten(name)) for _, name in axis.ticks],
+        }
+    elif axis.log:
+        out |= _decades(*ends(panel, side))
+    elif axis.whole:
+        out["tickformat"] = "d"
+    return out
+
+
+def _decades(low: float, high: float) -> Plot:
+    """Return where a logarithmic axis has ticks: at 1, 2 and 5 if it is short, else at decades."""
+    span = math.log10(high / low)
+    if span > 2:
+        return {"dtick": max(1, math.ceil(span / 9)), "exponentformat": "power"}
+    plain = low >= 1e-4 and high < 1e5
+    return {
+        "dtick": "D2" if span > 0.5 else "D1",
+        "minorloglabels": "complete",
+        "exponentformat": "none" if plain else "power",
+    }
+
+
+def _names(names: Sequence[str]) -> Plot:
+    return {
+        "tickvals": list(range(len(names))),
+        "ticktext": [_escaped(shorten(name, 20)) for name in names],
+        "type": "linear",
+        "showgrid": False,
+    }
+
+
+def _line(
+    mark: Line, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
+) -> None:
+    y = [v if v > 0 or not panel.y.log else None for v in mark.y]
+    trace = {
+        "type": "scatter",
+        "mode": "lines" if len(y) > 1 else "lines+markers",
+        "x": _finite(mark.x),
+        "y": _finite(y),
+        "line": {
+            "color": _token(mark.colour),
+            "width": 1.8,
+            "dash": "dash" if mark.dashed else "solid",
+        },
+    }
+    data.append(trace | _common(mark, panel))
+
+
+def _band(
+    mark: Band, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
+) -> None:
+    trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": _finite([*mark.x, *reversed(mark.x)]),
+        "y": _finite([*mark.high, *reversed(mark.low)]),
+        "fill": "toself",
+        "fillcolor": f"{_token(mark.colour)}/0.25",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "name": _escaped(mark.label or ""),
+        "showlegend": mark.label is not None,
+    }
+    data.append(trace)
+
+
+def _points(
+    mark: Points, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
+) -> None:
+    tint = _token(mark.colour)
+    if mark.stem is not None:
+        stems: Plot = {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [v for x in mark.x for v in (x, x, None)],
+            "y": [v for y in mark.y for v in (mark.stem, y, None)],
+            "line": {"color": tint, "width": 1.2},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+        data.append(stems)
+    y = [v if v > 0 or not panel.y.log else None for v in mark.y]
+    look = {
+        "color": "@paper" if mark.hollow else tint,
+        "size": 7,
+        "line": {"color": tint, "width": 1.5},
+    }
+    trace: Plot = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": _finite(mark.x),
+        "y": _finite(y),
+        "marker": look,
+    }
+    arms = {"type": "data", "thickness": 1.2, "width": 3, "color": tint}
+    if mark.x_error is not None:
+        trace["error_x"] = arms | {"array": _known(mark.x_error)}
+    if mark.y_error is not None:
+        errors = _known(mark.y_error)
+        trace["error_y"] = arms | {"array": errors}
+        if panel.y.log:  # the lower arm stops short of zero
+            low = [min(e, 0.999 * v) if v > 0 else 0 for v, e in zip(mark.y, errors, strict=True)]
+            trace["error_y"] |= {"symmetric": False, "arrayminus": low}
+    data.append(trace | _common(mark, panel))
+
+
+def _bars(
+    mark: Bars, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
+) -> None:
+    sides = list(zip(mark.edges[:-1], mark.edges[1:], strict=True))
+    trace = {
+        "type": "bar",
+        "x": [(low + high) / 2 for low, high in sides],
+        "width": [high - low for low, high in sides],
+        "y": _finite(mark.heights),
+        "marker": {"color": _token(mark.colour)},
+        "name": _escaped(mark.label or ""),
+        "showlegend": mark.label is not None,
+    }
+    data.append(trace)
+
+
+def _heat(
+    mark: Heat, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
+) -> None:
+    logs = [[math.log10(v) if _positive(v) else None for v in row] for row in mark.values]
+    places = _colour_ticks([v for row in logs for v in row if v is not None] or [0.0])
+    trace = {
+        "type": "heatmap",
+        "z": logs,
+        "text": [[_lines(text) for text in row] for row in mark.hover],
+        "hovertemplate": "%{text}<extra></extra>",
+        "colorscale": [[i / 5, f"@heat{i}"] for i in range(6)],
+        "xgap": 1,
+        "ygap": 1,
+        "colorbar": {
+            "title": {"text": _escaped(mark.label), "side": "right"},
+            "tickvals": [math.log10(place) for place in places],
+            "ticktext": [short(place, 2).removeprefix("1 × ") for place in places],
+            "thickness": 12,
+            "outlinewidth": 0,
+        },
+    }
+    data.append(trace)
+
+
+def _colour_ticks(logs: Sequence[float]) -> list[float]:
+    """Return round numbers between the ends of a colour bar: decades, or 1, 2, 5 in a short one."""
+    low, high = min(logs), max(logs)
+    steps = (1.0,) if high - low > 3 else (1.0, 2.0, 5.0)
+    every = range(math.floor(low), math.ceil(high) + 1)
+    found = [step * 10.0**k for k in every for step in steps]
+    inside = [v for v in found if low - 1e-9 <= math.log10(v) <= high + 1e-9]
+    inside = inside or [10.0 ** ((low + high) / 2)]
+    return inside[:: max(1, math.ceil(len(inside) / 8))]
+
+
+def _rule(
+    mark: Rule, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
+) -> None:
+    own, other = ("x", "y") if mark.upright else ("y", "x")
+    axis = panel.x if mark.upright else panel.y
+    shapes.append(
+        {
+            "type": "line",
+            f"{own}0": mark.at,
+            f"{own}1": mark.at,
+            f"{other}0": 0,
+            f"{other}1": 1,
+            f"{other}ref": "paper",
+            "line": {"color": _token(mark.colour), "width": 1, "dash": "dot"},
+        }
+    )
+    if mark.text:
+        notes.append(
+            {
+                own: math.log10(mark.at) if axis.log else mark.at,
+                other: 1,
+                f"{other}ref": "paper",
+                "text": _lines(mark.text),
+                "textangle": -90 if mark.upright else 0,
+                "xanchor": "right",
+                "yanchor": "top" if mark.upright else "bottom",
+                "showarrow": False,
+                "font": {"color": _token(mark.colour), "size": 11},
+            }
+        )
+
+
+def _note(
+    mark: Note, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
+) -> None:
+    notes.append(
+        {
+            "x": math.log10(mark.x) if panel.x.log else mark.x,
+            "y": math.log10(mark.y) if panel.y.log else mark.y,
+            "text": _lines(mark.text),
+            "showarrow": False,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "xshift": 5,
+            "yshift": 4,
+            "font": {"color": _token(mark.colour), "size": 11},
+        }
+    )
+
+
+def _common(mark: Line | Points, panel: Panel) -> Plot:
+    """Return what curves and points share: name, legend, hover, group."""
+    if mark.hover is None:
+        axes = (_escaped(panel.x.label) or "x", _escaped(panel.y.label) or "y")
+        named = f"<b>{_escaped(mark.group or mark.label or '')}</b><br>"
+        body = f"{axes[0]}: %{{x:.4~g}}<br>{axes[1]}: %{{y:.4~g}}<extra></extra>"
+        hover: Plot = {"hovertemplate": (named if mark.group or mark.label else "") + body}
+    else:
+        texts = [_lines(text) for text in mark.hover]
+        hover = {"text": texts, "hovertemplate": "%{text}<extra></extra>"}
+    return {
+        "name": _escaped(mark.label or ""),
+        "showlegend": mark.label is not None,
+        "meta": mark.group,
+    } | hover
+
+
+def _lines(text: str) -> str:
+    """Return text for plotly with our line breaks as its tags, and all else as it is."""
+    return _escaped(text).replace("\n", "<br>")
+
+
+def _escaped(text: str) -> str:
+    """Escape what plotly would read: tags, formulas between dollars, and fields of templates."""
+    return escape(text).replace("$", "&#36;").replace("%{", "%&#123;")
+
+
+def _name(which: Colour) -> str:
+    return which if isinstance(which, str) else f"{which:.4f}"
+
+
+def _token(which: Colour) -> str:
+    return f"@{_name(which)}"
+
+
+def _finite(values: Sequence[float | None]) -> list[float | None]:
+    return [v if v is not None and math.isfinite(v) else None for v in values]
+
+
+def _known(errors: Sequence[float]) -> list[float]:
+    return [e if math.isfinite(e) else 0.0 for e in errors]
+
+
+def _positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+_DRAW: dict[type[Mark], Callable[..., None]] = {
+    Line: _line,
+    Band: _band,
+    Points: _points,
+    Bars: _bars,
+    Heat: _heat,
+    Rule: _rule,
+    Note: _note,
+}

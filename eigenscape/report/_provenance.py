@@ -1,0 +1,66 @@
+"""Where a result comes from: versions, device, commit."""
+
+import importlib
+import platform
+import subprocess
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigenscape.records import Record, pack
+
+_GIT_SECONDS = 5
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computed a result."""
+    # By name: a room imports from rooms, and the version belongs to none.
+    package = importlib.import_module("eigenscape")
+    return {
+        "eigenscape": str(getattr(package, "__version__", "unknown")),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
+
+
+def commit() -> str | None:
+    """Return the commit of the git repository that we stand in; None where there is none."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None
+
+
+def now() -> str:
+    """Return the time in UTC, to the second, in ISO form."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def device_of(record: Record) -> str:
+    """Return where a record was computed: what it says itself, or where its tensors are."""
+    for holder in (record, getattr(record, "plan", None)):
+        device = getattr(holder, "device", None)
+        if isinstance(device, str):
+            return device
+    tensors: dict[str, Tensor] = pack(record)[1]
+    return next((str(tensor.device) for tensor in tensors.values()), "cpu")
+
+
+def seconds_of(record: Record) -> float | None:
+    """Return the wall time that a record knows of itself."""
+    stages: Any = getattr(record, "stage_seconds", None)
+    if isinstance(stages, dict) and stages:
+        return float(sum(stages.values()))
+    own = getattr(record, "seconds", None)
+    return float(own) if isinstance(own, int | float) else None

@@ -1,0 +1,230 @@
+"""What changed between runs? One row for each quantity, one column for each run."""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eigenscape.analyses import Analysis, LayerBlock
+from eigenscape.errors import InvalidArgumentError, WrongTypeError
+from eigenscape.linalg import SpectralDensity
+from eigenscape.records import Columns, Record, Status
+from eigenscape.report._marks import Axis, Band, Line, Mark, Panel, Picture
+from eigenscape.report._pictures import pictures_of
+from eigenscape.report._spectra import density_marks, heights
+from eigenscape.report._style import SERIES
+from eigenscape.report._values import table_of
+from eigenscape.report.runs import Run, read_run
+
+_MOST_VECTORS = 10  # of the eigenspaces that are compared where the number of classes is unknown
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison(Record):
+    """The same quantities of several analyses side by side.
+
+    Attributes:
+        names: A name for each run.
+        quantities: What was compared.
+        values: For each quantity one number a run; None where a run does not have it.
+        densities: The Hessian's density on the logarithmic axis, one for each run.
+    """
+
+    names: tuple[str, ...]
+    quantities: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    densities: tuple[SpectralDensity, ...]
+
+    def columns(self) -> Columns:
+        """Return one row for each quantity, one column for each run."""
+        table: dict[str, Iterable[object]] = {"quantity": self.quantities}
+        for place, name in enumerate(self.names):
+            table[name] = [row[place] for row in self.values]
+        return table
+
+
+def compare(runs: Sequence[Run | Analysis | str | os.PathLike[str]]) -> Comparison:
+    """Put several analyses side by side.
+
+    Distances and overlaps are those to the first run. The distance between spectra is the
+    Wasserstein-1 distance of log(|λ| + ε) under the two spectral measures, in natural logarithms:
+    1 means that on average an eigenvalue moves by a factor e. The overlap of the top k eigenspaces
+    is ‖UᵀV‖_F²/k (Wu Def. 4.1), where both networks have as many parameters and both runs kept
+    their eigenvectors.
+
+    Cost: no product.
+
+    Args:
+        runs: Two or more: folders, what `read_run` returns, or analyses themselves.
+
+    Returns:
+        The comparison; `print` it, or `plot` it for the densities.
+
+    Raises:
+        WrongTypeError: If one is no run of an analysis.
+        InvalidArgumentError: If there are fewer than two.
+        RunError: If a folder holds no readable run.
+    """
+    if isinstance(runs, str | os.PathLike | Run | Analysis) or not isinstance(runs, Iterable):
+        raise WrongTypeError(
+            "`compare(runs)` must be a list of two or more runs; got "
+            f"{type(runs).__name__}. Write `compare([first, second])`."
+        )
+    pairs = [_read(run, number) for number, run in enumerate(runs)]
+    if len(pairs) < 2:
+        raise InvalidArgumentError(f"`compare(runs)` must hold at least 2 runs; got {len(pairs)}.")
+    analyses = [analysis for _, analysis in pairs]
+    rows = [*_scalars(analyses), *_layers(analyses), *_distances(analyses)]
+    poor = sum(not analysis.status for analysis in analyses)
+    text = f"{len(analyses)} runs, {len(rows)} quantities."
+    if poor:
+        text += f" {poor} of the runs did not converge everywhere; see their own status."
+    return Comparison(
+        status=Status(not poor, text),
+        num_products=0,
+        seed=0,
+        names=_distinct([name for name, _ in pairs]),
+        quantities=tuple(name for name, _ in rows),
+        values=tuple(tuple(values) for _, values in rows),
+        densities=tuple(analysis.hessian.log_density for analysis in analyses),
+    )
+
+
+@pictures_of.register
+def _(record: Comparison) -> list[Picture]:
+    floor, top = heights(record.densities)
+    marks: list[Mark] = []
+    for number, (name, density) in enumerate(zip(record.names, record.densities, strict=True)):
+        colour, again = SERIES[number % len(SERIES)], number >= len(SERIES)
+        for mark in density_marks(density, floor, colour, name):
+            if isinstance(mark, Line):
+                marks.append(Line(mark.x, mark.y, colour, name, again, mark.hover, name))
+            elif isinstance(mark, Band):
+                marks.append(mark)
+    axes = (Axis("|λ| + ε", log=True), Axis("density of log |λ|", log=True, limits=(floor, top)))
+    panel = Panel(marks, *axes)
+    return [Picture("comparison", "Hessian spectra", [panel], table_of(record), pick=True)]
+
+
+def _read(run: object, number: int) -> tuple[str, Analysis]:
+    if isinstance(run, str | os.PathLike):
+        run = read_run(run)
+    name = ""
+    if isinstance(run, Run):
+        name, run = Path(run.folder).resolve().name, run.record
+    if not isinstance(run, Analysis):
+        raise WrongTypeError(
+            f"`compare(runs)[{number}]` must be a run of an analysis; got {type(run).__name__}. "
+            "Analyse each network first: `es.analyze(risk).save(folder)`."
+        )
+    return name or run.title or f"run {number + 1}", run
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Number the names that stand more than once, and leave "quantity" to the first column."""
+    found: list[str] = []
+    for number, name in enumerate(names, 1):
+        clash = names.count(name) > 1 or name == "quantity"
+        found.append(f"{name} ({number})" if clash else name)
+    return tuple(found)
+
+
+Row = tuple[str, list[float | None]]
+
+
+def _scalars(analyses: Sequence[Analysis]) -> list[Row]:
+    measures: dict[str, Callable[[Analysis], float | None]] = {
+        "loss": lambda a: a.point.loss,
+        "accuracy": lambda a: a.point.accuracy,
+        "gradient norm": lambda a: a.point.gradient_norm,
+        "parameters": lambda a: float(a.point.num_parameters),
+        "largest eigenvalue λ₁": lambda a: _first(a.hessian.largest.values),
+        "its residual": lambda a: _first(a.hessian.largest.residuals),
+        "most negative eigenvalue": lambda a: _last(a.hessian.smallest.values),
+        "trace": lambda a: a.hessian.trace,
+        "standard error of the trace": lambda a: a.hessian.trace_stderr,
+        "Frobenius norm": lambda a: a.hessian.frobenius,
+        "standard error of the norm": lambda a: a.hessian.frobenius_stderr,
+        "outliers": lambda a: float(a.outliers.num_outliers),
+        "share of the gradient in the top eigenvectors": lambda a: _last(a.gradient_overlap.shares),
+    }
+    return [(name, [_known(measure(a)) for a in analyses]) for name, measure in measures.items()]
+
+
+def _layers(analyses: Sequence[Analysis]) -> list[Row]:
+    """Return each layer's top eigenvalue, for layers that all runs call by the same name."""
+    tables: list[dict[str, LayerBlock]] = [
+        {} if a.layers is None else {row.name: row for row in a.layers.layers} for a in analyses
+    ]
+    shared = [name for name in tables[0] if all(name in table for table in tables)]
+    return [
+        (f"λ₁ of layer {name}", [_first(table[name].values) for table in tables]) for name in shared
+    ]
+
+
+def _distances(analyses: Sequence[Analysis]) -> list[Row]:
+    first = analyses[0]
+    moved: list[float | None] = [
+        spectral_distance(first.hessian.log_density, a.hessian.log_density) for a in analyses
+    ]
+    rows: list[Row] = [("distance of log |λ| to the first run", moved)]
+    counts = [a.hessian.largest.vectors.shape[1] for a in analyses]
+    k = min(*counts, first.point.num_classes or _MOST_VECTORS)
+    if k > 0:
+        name = f"overlap of the top {k} eigenvectors with the first run"
+        rows.append((name, [_overlap(first, a, k) for a in analyses]))
+    return rows
+
+
+def spectral_distance(first: SpectralDensity, second: SpectralDensity) -> float:
+    """Return the Wasserstein-1 distance between two spectra on the axis log(|λ| + ε).
+
+    It is taken between the quadrature's nodes and weights themselves, and does not depend on how
+    wide a kernel they are drawn with. ε is the larger of the two.
+
+    Args:
+        first: A density.
+        second: Another one, of a matrix of any size.
+
+    Returns:
+        The distance in natural logarithms.
+    """
+    from scipy.stats import wasserstein_distance
+
+    epsilon = max(first.epsilon, second.epsilon)
+    (x, v), (y, w) = (_atoms(density, epsilon) for density in (first, second))
+    return float(wasserstein_distance(x.numpy(), y.numpy(), v.numpy(), w.numpy()))
+
+
+def _atoms(density: SpectralDensity, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Return places and masses of the spectral measure; a spike carries 1/n."""
+    spikes = density.spikes.detach().cpu().double()
+    nodes, weights = (t.detach().cpu().double() for t in (density.nodes, density.weights))
+    share = (1.0 - spikes.numel() / density.size) / nodes.shape[0]
+    places = torch.cat([nodes.flatten(), spikes])
+    masses = torch.cat([weights.flatten() * share, torch.full_like(spikes, 1.0 / density.size)])
+    return (places.abs() + epsilon).log(), masses.clamp_min(0.0)
+
+
+def _overlap(first: Analysis, second: Analysis, k: int) -> float | None:
+    U, V = (a.hessian.largest.vectors.detach().cpu().double() for a in (first, second))
+    if U.shape[0] != V.shape[0]:
+        return None
+    return float((U[:, :k].T @ V[:, :k]).square().sum()) / k
+
+
+def _first(values: Tensor) -> float | None:
+    return float(values[0]) if values.numel() else None
+
+
+def _last(values: Tensor) -> float | None:
+    return float(values[-1]) if values.numel() else None
+
+
+def _known(value: float | None) -> float | None:
+    """Return the number; None for NaN, which here means that nobody knows."""
+    return None if value is None or math.isnan(value) else value

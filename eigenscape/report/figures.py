@@ -1,0 +1,59 @@
+"""Write every picture of a record as PNG and PDF."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+from eigenscape.files import write_with
+from eigenscape.records import Record
+from eigenscape.report._marks import Picture
+from eigenscape.report._matplotlib import make_figure, style
+from eigenscape.report._pictures import pictures_of
+
+_DPI = 150
+ENDINGS = ("png", "pdf")
+
+
+def write_figures(record: Record, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw a record's pictures into a folder, each as PNG (150 dots an inch) and PDF.
+
+    The files hold no date, so that the same record gives the same bytes.
+
+    Args:
+        record: A record that has pictures.
+        folder: Where; it is made if it is not there. Files of the same name are replaced.
+
+    Returns:
+        The files, in the order of the pictures.
+
+    Raises:
+        EigenscapeError: If there is no picture of this kind of record.
+
+    Examples:
+        >>> import torch
+        >>> from eigenscape.linalg import eigsh
+        >>> from eigenscape.operators import Dense
+        >>> pairs = eigsh(Dense(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), num_pairs=2)
+        >>> [path.name for path in write_figures(pairs, "figures")]
+        ['eigenvalues.png', 'eigenvalues.pdf']
+    """
+    pictures = pictures_of(record)
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    return [path for picture in pictures for path in _write(picture, place)]
+
+
+def _write(picture: Picture, place: Path) -> list[Path]:
+    paths = [place / f"{picture.name}.{ending}" for ending in ENDINGS]
+    figure = make_figure(picture)
+
+    def save(file: Path, ending: str) -> None:
+        undated = {"CreationDate": None} if ending == "pdf" else {"Software": None}
+        figure.savefig(file, format=ending, dpi=_DPI, metadata=undated)
+
+    with style():
+        figure.draw_without_rendering()  # arranges everything once, for both files
+        figure.set_layout_engine("none")
+        for path, ending in zip(paths, ENDINGS, strict=True):
+            write_with(path, partial(save, ending=ending))
+    return paths
