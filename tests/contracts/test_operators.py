@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from eigenscape import operators
 from eigenscape.errors import SubstitutionWarning, UnsupportedModelError, WrongTypeError
 from eigenscape.losses import BinaryCrossEntropy, CallableLoss, CrossEntropy, SquaredError
-from eigenscape.operators import Dense, Fisher, GaussNewton, Hessian, LayerHessian, Residual
+from eigenscape.operators import (
+    Dense,
+    Fisher,
+    GaussNewton,
+    Hessian,
+    KroneckerHessian,
+    LayerHessian,
+    Residual,
+)
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.testing import check_operator, matrix_with_spectrum
 from tests.cases import BATCH_SIZES, TABLE, Case, N, case, rows_of
@@ -40,7 +48,7 @@ def test_the_helper_sees_a_difference() -> None:
 
 
 def test_every_operator_has_its_contract_here() -> None:
-    checked = {Dense, Fisher, GaussNewton, Hessian, LayerHessian, Residual}
+    checked = {Dense, Fisher, GaussNewton, Hessian, KroneckerHessian, LayerHessian, Residual}
     assert {getattr(operators, name) for name in operators.__all__} == checked
 
 
@@ -313,6 +321,39 @@ def test_layer_hessian_keeps_the_contract(name: str, layer: str, batch_size: int
 def test_layer_hessian_needs_a_module() -> None:
     with pytest.raises(WrongTypeError, match="pure function"):
         LayerHessian(case("pure-function").risk(), "W")
+
+
+# --- KroneckerHessian (its factors against second derivatives: tests/operators) ---
+
+
+def kronecker_of(c: Case, layer: str, batch_size: int | None) -> KroneckerHessian | None:
+    try:
+        return KroneckerHessian(c.risk(batch_size), layer)
+    except (UnsupportedModelError, WrongTypeError):
+        return None
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name != "pure-function"])
+def test_kronecker_hessian_of_every_layer(name: str) -> None:
+    c = case(name)
+    for layer in layers_of(c.risk()):
+        first, *others = (kronecker_of(c, layer, batch_size) for batch_size in BATCH_SIZES)
+        if first is None:
+            assert others == [None] * len(others)
+            continue
+        m, n = len(first.output_factor), len(first.input_factor)
+        assert first.space.size == m * n
+        order = first.from_matrices(torch.arange(float(m * n)).reshape(1, m, n))[:, 0].long()
+        dense = torch.kron(first.output_factor, first.input_factor)[order][:, order]
+        check_operator(first, dense, rtol=RTOL)
+        assert torch.linalg.eigvalsh(dense)[0] > -1e-12 * dense.norm()
+        for other in others:
+            close(other.to_dense(), dense, scale=dense)
+
+
+def test_plain_layers_have_a_kronecker_hessian() -> None:
+    for name, layer in [("mlp-tanh", "2"), ("cnn-batchnorm", "0"), ("huggingface", "body.qkv")]:
+        assert kronecker_of(case(name), layer, 7) is not None
 
 
 def test_the_losses_of_the_table_are_all_there_are() -> None:
