@@ -15,7 +15,6 @@ from eigenscape.analyses import plan_analysis as plan_analysis
 from eigenscape.analyses import point as point
 from eigenscape.knockout import projection_knockout as projection_knockout
 from eigenscape.knockout import subtraction_knockout as subtraction_knockout
-from eigenscape.linalg import EigenPairs as EigenPairs
 from eigenscape.linalg import Hutchinson as Hutchinson
 from eigenscape.linalg import HutchPlusPlus as HutchPlusPlus
 from eigenscape.linalg import Kernel as Kernel
@@ -45,6 +44,7 @@ from eigenscape.operators import Hessian as Hessian
 from eigenscape.operators import KroneckerHessian as KroneckerHessian
 from eigenscape.operators import LayerHessian as LayerHessian
 from eigenscape.operators import Residual as Residual
+from eigenscape.pairs import EigenPairs as EigenPairs
 from eigenscape.partition import Partition as Partition
 from eigenscape.report import compare as compare
 from eigenscape.report import read_run as read_run

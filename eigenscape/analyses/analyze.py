@@ -20,9 +20,10 @@ from eigenscape.analyses.point import Point, point
 from eigenscape.checkpoint import Checkpoint, Key
 from eigenscape.errors import InvalidArgumentError
 from eigenscape.files import crc
-from eigenscape.linalg import BlockNorms, EigenPairs, block_norms
+from eigenscape.linalg import BlockNorms, block_norms
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators import GaussNewton, Hessian, Residual
+from eigenscape.pairs import EigenPairs
 from eigenscape.partition import Partition
 from eigenscape.progress import ProgressCallback
 from eigenscape.records import Columns, Record, Status

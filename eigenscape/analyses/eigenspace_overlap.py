@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import InvalidArgumentError, ShapeError
-from eigenscape.linalg import EigenPairs
+from eigenscape.pairs import EigenPairs
 from eigenscape.records import Columns, Record, Status
 
 # Columns that are orthonormal to this are so for our purpose: the overlap is off by as much.

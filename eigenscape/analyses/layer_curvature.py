@@ -21,9 +21,10 @@ from eigenscape.errors import (
     UnsupportedModelError,
     require_count,
 )
-from eigenscape.linalg import EigenPairs, certify, draw_probes, eigsh
+from eigenscape.linalg import certify, draw_probes, eigsh
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators import KroneckerHessian, LayerHessian
+from eigenscape.pairs import EigenPairs
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Columns, Record, Status, storable
 from eigenscape.risk import EmpiricalRisk

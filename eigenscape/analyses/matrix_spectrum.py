@@ -16,10 +16,15 @@ import torch
 from eigenscape.analyses._kept import kept
 from eigenscape.checkpoint import Checkpoint
 from eigenscape.errors import require_count
-from eigenscape.linalg import EigenPairs, SpectralDensity, eigsh, spectral_density
+from eigenscape.linalg import Kernel, SpectralDensity, eigsh, spectral_density
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.pairs import EigenPairs
 from eigenscape.progress import Progress, ProgressCallback
 from eigenscape.records import Columns, Record, Status
+
+# On the logarithmic axis nodes near 0 lie up to a factor of 4 apart (they grow like squares), so
+# a kernel as narrow as the linear resolution would draw each as a peak of its own.
+_LOG_WIDTH = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +163,9 @@ def matrix_spectrum(
         largest=ends["largest"],
         smallest=ends["smallest"],
         density=density,
-        log_density=density.redraw(scale="log", epsilon=_spacing_at_zero(density)),
+        log_density=density.redraw(
+            scale="log", epsilon=_spacing_at_zero(density), kernel=Kernel(width=_LOG_WIDTH)
+        ),
         trace=trace,
         trace_stderr=trace_stderr,
         frobenius=frobenius,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import InvalidArgumentError
-from eigenscape.linalg import EigenPairs
+from eigenscape.pairs import EigenPairs
 from eigenscape.records import Columns, Record, Status
 
 # A ratio below this is no gap: neighbours in a bulk edge differ by as much.

@@ -54,8 +54,8 @@ class Budget:
 
 
 BUDGETS = {
-    "quick": Budget("quick", 8, 1, 1e-2, 40, 2, 4, 4, 2),
-    "standard": Budget("standard", 20, 2, 1e-3, 100, 6, 10, 10, 8),
+    "quick": Budget("quick", 8, 1, 1e-2, 40, 2, 4, 4, 4),
+    "standard": Budget("standard", 20, 2, 1e-3, 100, 6, 10, 10, 16),
     "thorough": Budget("thorough", 40, 4, 1e-5, 160, 16, 20, 40, 40),
 }
 

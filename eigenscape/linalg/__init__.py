@@ -27,27 +27,19 @@ from eigenscape.linalg.trace import TraceEstimate as TraceEstimate
 from eigenscape.linalg.trace import XTrace as XTrace
 from eigenscape.linalg.trace import block_traces as block_traces
 from eigenscape.linalg.trace import trace as trace
-from eigenscape.pairs import EigenPairs as EigenPairs
-from eigenscape.progress import Progress as Progress
-from eigenscape.records import Record as Record
-from eigenscape.records import Status as Status
 
 __all__ = [
     "BlockNorms",
     "BlockTraces",
     "DiagonalEstimate",
-    "EigenPairs",
     "HutchPlusPlus",
     "Hutchinson",
     "Kernel",
     "LanczosRun",
     "NormEstimate",
-    "Progress",
-    "Record",
     "Solution",
     "SpectralDensity",
     "SpectralNorm",
-    "Status",
     "TraceEstimate",
     "XTrace",
     "block_norms",

@@ -19,7 +19,7 @@ from eigenscape.report._marks import (
     Rule,
     ends,
 )
-from eigenscape.report._numbers import short
+from eigenscape.report._numbers import colour_ticks, short
 from eigenscape.report._style import HEAT_LIGHT, RC, colour, shorten
 
 if TYPE_CHECKING:
@@ -209,6 +209,9 @@ def _heat(axes: "Axes", mark: Heat, panel: Panel) -> Any:
     axes.spines[:].set_visible(False)
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
     bar.outline.set_visible(False)
+    places = colour_ticks([math.log10(low), math.log10(high)])
+    bar.set_ticks(places, labels=[short(place, 2).removeprefix("1 × ") for place in places])
+    bar.minorticks_off()
     bar.set_label(mark.label, parse_math=False)
     return image
 

@@ -1,6 +1,7 @@
 """Numbers as people read them: few digits, a real minus sign, powers of ten."""
 
 import math
+from collections.abc import Sequence
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -98,3 +99,23 @@ def size(count: int) -> str:
 
 def _whole(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ").replace("-", "−")
+
+
+def colour_ticks(logs: Sequence[float]) -> list[float]:
+    """Return round numbers between the ends of a colour bar.
+
+    Args:
+        logs: Decimal logarithms of what the colours show.
+
+    Returns:
+        Decades; 1, 2, 5 of each in a bar of up to three; both ends and the middle in one so short
+        that it holds fewer than two of those.
+    """
+    low, high = min(logs), max(logs)
+    steps = (1.0,) if high - low > 3 else (1.0, 2.0, 5.0)
+    every = range(math.floor(low), math.ceil(high) + 1)
+    found = [step * 10.0**k for k in every for step in steps]
+    inside = [v for v in found if low - 1e-9 <= math.log10(v) <= high + 1e-9]
+    if len(inside) < 2:
+        inside = sorted({10.0**low, 10.0 ** ((low + high) / 2), 10.0**high})
+    return inside[:: max(1, math.ceil(len(inside) / 8))]

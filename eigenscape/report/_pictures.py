@@ -16,13 +16,13 @@ from eigenscape.linalg import (
     BlockNorms,
     BlockTraces,
     DiagonalEstimate,
-    EigenPairs,
     LanczosRun,
     NormEstimate,
     SpectralDensity,
     SpectralNorm,
     TraceEstimate,
 )
+from eigenscape.pairs import EigenPairs
 from eigenscape.records import Record
 from eigenscape.report import _layer_pictures, _spectra, _values
 from eigenscape.report._marks import Picture

@@ -23,7 +23,7 @@ from eigenscape.report._marks import (
     Rule,
     ends,
 )
-from eigenscape.report._numbers import short
+from eigenscape.report._numbers import colour_ticks, short
 from eigenscape.report._style import DARK, HEAT_DARK, HEAT_LIGHT, LIGHT, colour, shorten
 
 Plot = dict[str, Any]
@@ -80,7 +80,7 @@ def _plot(panel: Panel, picture: Picture) -> Plot:
         mark = next(mark for mark in panel.marks if isinstance(mark, Heat))
         layout["xaxis"] |= _names(mark.columns) | {"tickangle": -90}
         layout["yaxis"] |= _names(mark.rows) | {"autorange": "reversed"}
-        cell = min(max(_SIDE / max(len(mark.rows), 1), 14.0), 56.0)
+        cell = min(max(_SIDE / max(len(mark.rows), 1), 14.0), 90.0)
         height, width = 130 + cell * len(mark.rows), 260 + cell * len(mark.columns)
         return {"data": data, "layout": layout, "height": round(height), "width": round(width)}
     rows = picture.rows if panel.y.ticks is not None else 0
@@ -226,7 +226,7 @@ def _heat(
     mark: Heat, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
 ) -> None:
     logs = [[math.log10(v) if _positive(v) else None for v in row] for row in mark.values]
-    places = _colour_ticks([v for row in logs for v in row if v is not None] or [0.0])
+    places = colour_ticks([v for row in logs for v in row if v is not None] or [0.0])
     trace = {
         "type": "heatmap",
         "z": logs,
@@ -244,17 +244,6 @@ def _heat(
         },
     }
     data.append(trace)
-
-
-def _colour_ticks(logs: Sequence[float]) -> list[float]:
-    """Return round numbers between the ends of a colour bar: decades, or 1, 2, 5 in a short one."""
-    low, high = min(logs), max(logs)
-    steps = (1.0,) if high - low > 3 else (1.0, 2.0, 5.0)
-    every = range(math.floor(low), math.ceil(high) + 1)
-    found = [step * 10.0**k for k in every for step in steps]
-    inside = [v for v in found if low - 1e-9 <= math.log10(v) <= high + 1e-9]
-    inside = inside or [10.0 ** ((low + high) / 2)]
-    return inside[:: max(1, math.ceil(len(inside) / 8))]
 
 
 def _rule(

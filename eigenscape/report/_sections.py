@@ -154,9 +154,10 @@ def _trust(spectra: list[MatrixSpectrum]) -> tuple[str, bool]:
 def _log(analysis: Analysis) -> Words:
     spectra = _spectra(analysis)
     shows = (
-        "The same eigenvalues by magnitude, each density one of log |λ|. Discs are the largest "
-        "eigenvalues, circles the smallest. What lies below the resolution of the method gathers "
-        "in a lump at the left end; its place says little, its weight is right."
+        "The same eigenvalues by magnitude, each density one of log |λ|, drawn with a width of "
+        f"σ = {short(analysis.hessian.log_density.sigma, 2)}. Discs are the largest eigenvalues, "
+        "circles the smallest. What lies below the resolution of the method gathers in a lump at "
+        "the left end of a curve; its place says little, its weight is right."
     )
     total, wall = sum(s.num_products for s in spectra), sum(s.seconds for s in spectra)
     cost = f"no further product for H; {_spent(total, wall)} for all of them"

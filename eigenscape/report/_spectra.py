@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from eigenscape.analyses import GradientOverlap, MatrixSpectrum, Outliers
-from eigenscape.linalg import EigenPairs, SpectralDensity
+from eigenscape.linalg import SpectralDensity
+from eigenscape.pairs import EigenPairs
 from eigenscape.report._marks import (
     Axis,
     Band,

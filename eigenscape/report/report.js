@@ -44,8 +44,9 @@
 
   const layout = (spec, div, palette) => {
     const own = paint(spec.layout, palette);
-    const narrow = div.clientWidth < 480;
     const heat = spec.data.some((trace) => trace.type === "heatmap");
+    // A map of few layers is small on any screen.
+    const narrow = heat ? window.innerWidth < 480 : div.clientWidth < 480;
     const result = {
       ...own,
       height: spec.height,
@@ -85,11 +86,11 @@
     const spec = figures[figure.dataset.figure][Number(div.dataset.panel)];
     const palette = palettes[theme()];
     const data = paint(spec.data, palette);
-    if (div.clientWidth < 480)
+    if (window.innerWidth < 480)
       for (const trace of data)
         if (trace.colorbar)
-          Object.assign(trace.colorbar, { orientation: "h", y: -0.02, yanchor: "top", len: 1 },
-            { title: { ...trace.colorbar.title, side: "bottom" } });
+          Object.assign(trace.colorbar, { orientation: "h", y: 1.02, yanchor: "bottom", len: 1 },
+            { title: { ...trace.colorbar.title, side: "top" } });
     const pick = figure.querySelector("select[data-pick]");
     if (pick && pick.value)
       for (const trace of data) {

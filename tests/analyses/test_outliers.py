@@ -7,8 +7,9 @@ import torch
 
 from eigenscape.analyses import Outliers, outliers
 from eigenscape.errors import InvalidArgumentError
-from eigenscape.linalg import EigenPairs, eigsh
+from eigenscape.linalg import eigsh
 from eigenscape.operators import Dense
+from eigenscape.pairs import EigenPairs
 from eigenscape.records import Status
 
 
