@@ -116,4 +116,4 @@ class Overall:
         fresh = self._share - self._skipped
         left = seconds / fresh * (1.0 - self._share) if fresh > 0 else None
         if self._callback is not None:
-            self._callback(Progress(task, int(1000 * self._share), 1000, seconds, left))
+            self._callback(Progress(task, round(1000 * self._share), 1000, seconds, left))
