@@ -3,7 +3,7 @@
 import math
 import random
 import re
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,8 +211,8 @@ def first_batch(data: object, device: "torch.device", dtype: "torch.dtype") -> "
     return batch
 
 
-def describe_data(data: object, reference: str) -> str:
-    """Say in a line what the data are."""
+def describe_data(data: object, reference: str, num_samples: int | None = None) -> str:
+    """Say in a line what the data are; how many samples, where that had to be counted."""
     from torch import Tensor
 
     if hasattr(data, "num_samples") and hasattr(data, "input_shape"):
@@ -225,7 +225,7 @@ def describe_data(data: object, reference: str) -> str:
     if isinstance(data, tuple | list) and data and all(isinstance(t, Tensor) for t in data):
         shapes = ", ".join(str(tuple(t.shape)) for t in data)
         return f"{reference}: tensors of shapes {shapes}"
-    count = f" of length {len(data):,}" if isinstance(data, Sized) else ""
+    count = "" if num_samples is None else f" of {num_samples:,} samples"
     return f"{reference}: {type(data).__name__}{count}"
 
 

@@ -199,7 +199,7 @@ def find(screen: Screen, settings: dict[str, Any]) -> tuple["EmpiricalRisk", dic
     facts = {
         "model": f"{name}, {type(model).__name__} with {chosen}{total:,} parameters",
         "weights": weights,
-        "data": _subject.describe_data(data, settings["data"]),
+        "data": _subject.describe_data(data, settings["data"], risk.num_samples),
         "loss": said,
         "device": f"{risk.device}, {str(risk.dtype).removeprefix('torch.')}",
     }

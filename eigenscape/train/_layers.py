@@ -51,7 +51,7 @@ class StackedLayers(TorchFunctionMode):
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    return _Linear.apply(input, weight, bias)  # type: ignore[no-untyped-call]
+    return _apply(_Linear, input, weight, bias)
 
 
 def _conv2d(
@@ -66,17 +66,20 @@ def _conv2d(
     if groups != 1 or isinstance(padding, str) or _pair(dilation) != (1, 1) or input.ndim != 4:
         return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
     pairs = (_pair(stride), _pair(padding))
-    return _Convolution.apply(input, weight, bias, *pairs)  # type: ignore[no-untyped-call]
+    return _apply(_Convolution, input, weight, bias, *pairs)
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 
-def _stack(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
+def _apply(function: Any, *arguments: Any) -> Any:
+    """Call an autograd function; PyTorch gives `apply` no types."""
+    return function.apply(*arguments)
+
+
+def _stack(tensor: Tensor, dim: int | None, size: int) -> Tensor:
     """Bring the networks' dimension to the front; what all networks share is not copied."""
-    if tensor is None:
-        return None
     return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
@@ -98,11 +101,10 @@ class _Linear(Function):
         info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, b: Tensor | None
     ) -> tuple[Any, int]:
         size = info.batch_size
-        x, w, b = (  # type: ignore[assignment]
-            _stack(t, d, size) for t, d in zip((x, w, b), in_dims, strict=True)
-        )
+        x, w = _stack(x, in_dims[0], size), _stack(w, in_dims[1], size)
+        b = None if b is None else _stack(b, in_dims[2], size)
         rows = x.reshape(size, -1, x.shape[-1])
-        output = _StackedLinear.apply(rows, w, b)  # type: ignore[no-untyped-call]
+        output = _apply(_StackedLinear, rows, w, b)
         return output.view(*x.shape[:-1], w.shape[1]), 0
 
 
@@ -128,10 +130,9 @@ class _Convolution(Function):
         padding: tuple[int, int],
     ) -> tuple[Any, int]:
         size = info.batch_size
-        x, w, b = (  # type: ignore[assignment]
-            _stack(t, d, size) for t, d in zip((x, w, b), in_dims[:3], strict=True)
-        )
-        output = _StackedConvolution.apply(x, w, b, stride, padding)  # type: ignore[no-untyped-call]
+        x, w = _stack(x, in_dims[0], size), _stack(w, in_dims[1], size)
+        b = None if b is None else _stack(b, in_dims[2], size)
+        output = _apply(_StackedConvolution, x, w, b, stride, padding)
         return output, 0
 
 

@@ -27,4 +27,4 @@ def test_too_many_sizes_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="num"):
         sample_sizes(1)
     with pytest.raises(WrongTypeError, match="smallest"):
-        sample_sizes(5, 1.0, 10)  # type: ignore[arg-type]
+        sample_sizes(5, 1.0, 10)

@@ -152,7 +152,7 @@ def test_layers_stand_at_the_top(name: str) -> None:
 
 
 def weights(name: str, **options: object) -> Tensor:
-    net = models.build(name, input_shape=TINY[name], num_classes=CLASSES, **options)  # type: ignore[arg-type]
+    net = models.build(name, input_shape=TINY[name], num_classes=CLASSES, **options)
     return nn.utils.parameters_to_vector(net.parameters()).detach()
 
 
@@ -231,9 +231,9 @@ def test_unknown_names_are_refused_with_near_ones_and_the_grammar(name: str, nea
 
 def test_other_arguments_are_refused_by_name() -> None:
     with pytest.raises(WrongTypeError, match=r"build\(name=\.\.\.\)` must be a string; got int"):
-        models.build(5, input_shape=(4,), num_classes=2)  # type: ignore[arg-type]
+        models.build(5, input_shape=(4,), num_classes=2)
     with pytest.raises(ShapeError, match=r"shape of one input .*; got 784"):
-        models.build("linear", input_shape=784, num_classes=2)  # type: ignore[arg-type]
+        models.build("linear", input_shape=784, num_classes=2)
     with pytest.raises(ShapeError, match="shape of one input"):
         models.build("linear", input_shape=(), num_classes=2)
     with pytest.raises(InvalidArgumentError, match=r"input_shape=\(\.\.\.\).* at least 1; got 0"):

@@ -119,7 +119,7 @@ def test_text_of_records_is_escaped_everywhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [samples.tiny, samples.training])
 def test_what_is_missing_is_left_out(make: object, tmp_path: Path) -> None:
-    found = Page(write_report(make(), tmp_path / "report.html"))  # type: ignore[operator]
+    found = Page(write_report(make(), tmp_path / "report.html"))
     assert {link[1:] for link in found.links if link.startswith("#")} <= set(found.ids)
     assert "None" not in found.text
     assert "nan" not in found.text.split()

@@ -138,6 +138,6 @@ def test_refusals(make: Any, error: type[Exception], words: str) -> None:
 
 
 def test_losses_become_ours() -> None:
-    assert isinstance(Recipe(loss=nn.MSELoss()).loss_object(), SquaredError)  # type: ignore[arg-type]
-    assert isinstance(Recipe(loss=lambda z, y: z.sum()).loss_object(), CallableLoss)  # type: ignore[arg-type]
-    assert Recipe(loss="squared-error").loss_object().factor == 0.5  # type: ignore[attr-defined]
+    assert isinstance(Recipe(loss=nn.MSELoss()).loss_object(), SquaredError)
+    assert isinstance(Recipe(loss=lambda z, y: z.sum()).loss_object(), CallableLoss)
+    assert Recipe(loss="squared-error").loss_object().factor == 0.5
