@@ -3,7 +3,7 @@
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
