@@ -19,6 +19,8 @@ from eigenscape.risk import EmpiricalRisk
 _LAYER_SHARE = 0.5
 
 
+# Columns that `linalg` hands to an operator at a time, at most.
+_MOST_COLUMNS = 16
 # Quick products are timed several times, since another process may be in the way.
 _TIMING_SECONDS = 0.5
 
@@ -141,8 +143,8 @@ def as_budget(budget: str | Budget) -> Budget:
 def plan_analysis(risk: EmpiricalRisk, *, budget: str | Budget = "standard") -> Plan:
     """Predict what `analyze` with this budget will cost, from a few timed products.
 
-    Cost: one gradient, two to six products with the Hessian and as many with the Gauss-Newton
-    matrix; no more than two of each where one takes long.
+    Cost: one gradient and two products each with the Hessian and the Gauss-Newton matrix where one
+    takes long, at most about two seconds of products where it does not.
 
     Args:
         risk: What to analyse.
@@ -158,21 +160,24 @@ def plan_analysis(risk: EmpiricalRisk, *, budget: str | Budget = "standard") -> 
     here = point(risk)
     gradient_seconds = time.monotonic() - started
     H, G = Hessian(risk), GaussNewton(risk)
-    h, g = _seconds(H), _seconds(G)
-    density = min(chosen.num_steps, n) * chosen.num_probes
+    probes = chosen.num_probes
+    (h, h_shared), (g, g_shared) = _seconds(H, probes), _seconds(G, probes)
+    density = min(chosen.num_steps, n) * probes
     counts = {name: num_pairs(name, chosen, here.num_classes) for name in MATRICES}
     tops = eigsh_products(counts["Hessian"][0])
-    hessian = tops + edge_products(counts["Hessian"][1]) + density
-    residual = sum(edge_products(k) for k in counts["residual"]) + density
-    layers = len(names) * (eigsh_products(chosen.num_layer_pairs) + chosen.num_layer_probes)
+    ends = tops + edge_products(counts["Hessian"][1])
+    edges = sum(edge_products(k) for k in counts["residual"])
+    own = eigsh_products(chosen.num_layer_pairs)
+    layers = len(names) * (own + chosen.num_layer_probes)
     blocks = max(len(names), 1) * chosen.num_block_probes
+    layer_seconds = own * h + chosen.num_layer_probes * h_shared
     stages = (
         Stage("loss and gradient", 0, gradient_seconds),
-        Stage("Hessian", hessian, hessian * h),
-        Stage("Gauss-Newton", tops + density, (tops + density) * g),
-        Stage("residual", residual, residual * h),
-        Stage("layers", layers, layers * h * _LAYER_SHARE),
-        Stage("block norms", blocks, blocks * h),
+        Stage("Hessian", ends + density, ends * h + density * h_shared),
+        Stage("Gauss-Newton", tops + density, tops * g + density * g_shared),
+        Stage("residual", edges + density, edges * h + density * h_shared),
+        Stage("layers", layers, len(names) * layer_seconds * _LAYER_SHARE),
+        Stage("block norms", blocks, blocks * h_shared),
     )
     vector = n * torch.finfo(risk.dtype).bits // 8
     kept = sum(map(sum, counts.values()))
@@ -183,7 +188,8 @@ def plan_analysis(risk: EmpiricalRisk, *, budget: str | Budget = "standard") -> 
         seed=0,
         budget=chosen,
         stages=stages,
-        memory_bytes=basis * vector + max(H.kept_bytes, G.kept_bytes),
+        memory_bytes=basis * vector
+        + max(op.kept_bytes + op.working_bytes(_MOST_COLUMNS) for op in (H, G)),
         disk_bytes=(kept + 1) * vector,
         num_parameters=n,
         device=str(risk.device),
@@ -209,14 +215,23 @@ def num_pairs(matrix: str, budget: Budget, num_classes: int | None) -> tuple[int
     return top, 0 if matrix == "Gauss-Newton" else ends
 
 
-def _seconds(operator: LinearOperator) -> float:
-    """Time products and take the quickest; the first one, which builds the graphs, is left out."""
-    x = torch.ones(operator.space.size, dtype=operator.dtype, device=operator.device)
+def _seconds(operator: LinearOperator, num_columns: int) -> tuple[float, float]:
+    """Time a product alone, and one among several columns; the quickest of a few tries each."""
+    # The first product builds the graphs and is left out. Where one takes long, columns are not
+    # tried: they share passes over the data for small networks only.
+    x = torch.ones(operator.space.size, 1, dtype=operator.dtype, device=operator.device)
     x /= x.norm()
     _ = operator @ x
+    alone = _quickest(operator, x)
+    if num_columns == 1 or alone > _TIMING_SECONDS:
+        return alone, alone
+    return alone, _quickest(operator, x.expand(-1, num_columns)) / num_columns
+
+
+def _quickest(operator: LinearOperator, X: torch.Tensor) -> float:
     times: list[float] = []
     while not times or (len(times) < 5 and sum(times) < _TIMING_SECONDS):
         started = time.monotonic()
-        float((operator @ x).sum())  # waits for the device
+        float((operator @ X).sum())  # waits for the device
         times.append(time.monotonic() - started)
     return min(times)

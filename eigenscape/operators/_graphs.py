@@ -149,6 +149,14 @@ class RiskOperator(LinearOperator):
         sizes = {number: batch.size for number, batch in enumerate(self.risk.batches)}
         return int(sum((self._bytes_per_sample or 0.0) * sizes[number] for number in self._kept))
 
+    def working_bytes(self, num_columns: int) -> int:
+        """Predict the memory of temporaries while columns are multiplied; after a first product."""
+        batches = list(self.risk.batches) if self.risk.batches.is_fixed else []
+        largest = max(batches, key=lambda batch: batch.size, default=None)
+        if largest is None:
+            return 0
+        return int(min(num_columns, self._width(largest)) * self._graph_bytes(largest))
+
     def matmat(self, X: Tensor) -> Tensor:
         """Multiply columns (n, k); sums over batches are accumulated in float64.
 

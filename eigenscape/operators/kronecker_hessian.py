@@ -35,6 +35,7 @@ from eigenscape.space import ParamSpace
 # Up to this many outputs per sample the curvature A is taken apart exactly, C backward passes.
 _MOST_OUTPUTS = 256
 _DEFAULT_SAMPLES = 16
+_EIGH_SAMPLES = 1024
 
 
 class KroneckerHessian(LinearOperator):
@@ -214,7 +215,9 @@ def _exact_roots(risk: EmpiricalRisk, z: Tensor, batch: Batch) -> list[Tensor]:
     multiply = risk.loss.hessian_at(z, batch.target)
     units = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     A = torch.stack([multiply(unit.expand_as(z)) for unit in units], dim=2).double()
-    values, vectors = torch.linalg.eigh(A)
+    # In parts: on a GPU the solver's workspace grows with the number of matrices, to gigabytes.
+    parts = [torch.linalg.eigh(part) for part in A.split(_EIGH_SAMPLES)]
+    values, vectors = (torch.cat([part[i] for part in parts]) for i in (0, 1))
     # Where the loss is convex in z, negative eigenvalues are rounding; elsewhere A has no root, and
     # the factor is that of its positive part.
     roots = (vectors * values.clamp(min=0.0).sqrt()[:, None, :]).to(z.dtype)
