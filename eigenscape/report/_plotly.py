@@ -104,7 +104,9 @@ def _axis(panel: Panel, side: str) -> Plot:
     elif axis.log:
         out |= _decades(*ends(panel, side))
     elif axis.whole:
-        out["tickformat"] = "d"
+        low, high = ends(panel, side)
+        # Without a step of its own a short axis would repeat its numbers: 1, 2, 2, 3, 3.
+        out |= {"tickformat": "d"} | ({"dtick": 1} if high - low < 8 else {})
     return out
 
 
