@@ -240,6 +240,21 @@ def output_vectors(layer: Layer, z: Tensor) -> Tensor:
     return z.reshape(z.shape[0], -1, z.shape[-1])
 
 
+def to_matrices(layer: Layer, rows: Tensor, num_outputs: int) -> Tensor:
+    """Reshape rows of the layer's parameters (k, q) to W̃ (k, m, n), the bias as last column."""
+    if "bias" not in layer.fields:
+        return rows.reshape(rows.shape[0], num_outputs, -1)
+    weight, bias = rows[:, :-num_outputs], rows[:, -num_outputs:]
+    return torch.cat([weight.reshape(rows.shape[0], num_outputs, -1), bias[:, :, None]], dim=2)
+
+
+def from_matrices(layer: Layer, matrices: Tensor) -> Tensor:
+    """Undo `to_matrices`."""
+    if "bias" not in layer.fields:
+        return matrices.flatten(1)
+    return torch.cat([matrices[:, :, :-1].flatten(1), matrices[:, :, -1]], dim=1)
+
+
 def _obstacle(root: nn.Module, module: nn.Module, names: list[str]) -> str | None:
     """Say what keeps the layer's block from being a function of its output alone."""
     if not isinstance(module, _LINEAR_IN_PARAMETERS):

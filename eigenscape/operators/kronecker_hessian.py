@@ -19,23 +19,23 @@ from eigenscape.layers import (
     Tail,
     capture_tail,
     find_layer,
+    from_matrices,
     input_vectors,
     matrix_obstacle,
     output_vectors,
+    to_matrices,
 )
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators._graphs import require_tensor_output
 from eigenscape.operators._noise import sample_noise
+from eigenscape.operators._roots import exact_roots, have_exact_roots
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
 from eigenscape.records import Status
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import ParamSpace
 
-# Up to this many outputs per sample the curvature A is taken apart exactly, C backward passes.
-_MOST_OUTPUTS = 256
 _DEFAULT_SAMPLES = 16
-_EIGH_SAMPLES = 1024
 
 
 class KroneckerHessian(LinearOperator):
@@ -125,8 +125,8 @@ class KroneckerHessian(LinearOperator):
         """Return r_j, shaped like the model's output, with Σ_j r_j r_jᵀ = A (or its mean is)."""
         z = tail.prediction.detach()
         if self.num_samples is None:
-            if z.ndim == 2 and z.shape[1] <= _MOST_OUTPUTS:
-                return _exact_roots(risk, z, batch)
+            if have_exact_roots(z):
+                return exact_roots(risk, z, batch)[0]
             self.num_samples = _DEFAULT_SAMPLES
         noises = (sample_noise(batch, draw, seed, z.device) for draw in range(self.num_samples))
         return [risk.loss.sample_residual(z, batch.target, noise) for noise in noises]
@@ -165,16 +165,11 @@ class KroneckerHessian(LinearOperator):
                 f"`to_matrices(X)` needs columns of length {m * n} = {m} × {n}; got "
                 f"{tuple(X.shape)}."
             )
-        if "bias" not in self._layer.fields:
-            return X.T.reshape(-1, m, n)
-        weight, bias = X[: m * (n - 1)], X[m * (n - 1) :]
-        return torch.cat([weight.T.reshape(-1, m, n - 1), bias.T[:, :, None]], dim=2)
+        return to_matrices(self._layer, X.T, m)
 
     def from_matrices(self, V: Tensor) -> Tensor:
         """Undo `to_matrices`."""
-        if "bias" not in self._layer.fields:
-            return V.flatten(1).T
-        return torch.cat([V[:, :, :-1].flatten(1).T, V[:, :, -1].T])
+        return from_matrices(self._layer, V).T
 
     def top_pairs(self, num_pairs: int) -> EigenPairs:
         """Return the largest eigenpairs λ_i μ_j, u_i ⊗ v_j; the product is never formed.
@@ -208,20 +203,6 @@ class KroneckerHessian(LinearOperator):
             which="largest",
             tolerance=1e-6,
         )
-
-
-def _exact_roots(risk: EmpiricalRisk, z: Tensor, batch: Batch) -> list[Tensor]:
-    """Take A_n = Σ_j r_j r_jᵀ apart for every sample of outputs (N, C)."""
-    multiply = risk.loss.hessian_at(z, batch.target)
-    units = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-    A = torch.stack([multiply(unit.expand_as(z)) for unit in units], dim=2).double()
-    # In parts: on a GPU the solver's workspace grows with the number of matrices, to gigabytes.
-    parts = [torch.linalg.eigh(part) for part in A.split(_EIGH_SAMPLES)]
-    values, vectors = (torch.cat([part[i] for part in parts]) for i in (0, 1))
-    # Where the loss is convex in z, negative eigenvalues are rounding; elsewhere A has no root, and
-    # the factor is that of its positive part.
-    roots = (vectors * values.clamp(min=0.0).sqrt()[:, None, :]).to(z.dtype)
-    return list(roots.unbind(2))
 
 
 def _gram(vectors: Tensor) -> Tensor:

@@ -4,15 +4,30 @@ Letters: a inputs of the layer, W its parameters, z its output, J = ∂z/∂W (c
 linear in W), L the loss as a function of z.
 """
 
+import dataclasses
 import warnings
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
+from torch.utils.flop_counter import FlopCounterMode
 
 from eigenscape.batches import Batch
-from eigenscape.errors import SubstitutionWarning, UnsupportedModelError
-from eigenscape.layers import apply_layer, capture_tail, find_layer
+from eigenscape.errors import (
+    SubstitutionWarning,
+    UnsupportedModelError,
+    require_choice,
+    require_count,
+)
+from eigenscape.layers import (
+    Tail,
+    apply_layer,
+    capture_tail,
+    find_layer,
+    input_vectors,
+    matrix_obstacle,
+    output_vectors,
+)
 from eigenscape.operators._graphs import (
     BatchGraph,
     HessianGraph,
@@ -21,7 +36,20 @@ from eigenscape.operators._graphs import (
     join_rows,
     split_rows,
 )
+from eigenscape.operators._layer_factors import FactorGraph
+from eigenscape.operators._layer_plan import (
+    MACHINES,
+    REPRESENTATIONS,
+    Candidate,
+    LayerPlan,
+    choose,
+)
+from eigenscape.operators._piecewise import curved_operation
+from eigenscape.operators._roots import exact_roots, have_exact_roots
+from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk, leaf_copies
+
+_FACTOR_COLUMNS = 64
 
 
 class LayerHessian(RiskOperator):
@@ -33,8 +61,16 @@ class LayerHessian(RiskOperator):
     gradient of the tail is formed. Layers that break the premise (tied or called twice, recurrent)
     fall back to the full product restricted to the block, with a `SubstitutionWarning`.
 
+    Four representations give the same matrix. "factors": the layer's inputs and the roots of the
+    loss's curvature brought back to its output, multiplied without any pass through the network;
+    "dense": the block itself, formed from those; both only where what follows the layer is
+    piecewise linear (ReLU, pooling, affine layers, BatchNorm in eval mode), which is read off the
+    autograd graph, confirmed by a product, and makes the block its own Gauss-Newton matrix.
+    "tail" and "full" are as above. A plan compares what they cost.
+
     Attributes:
-        representation: "tail", or "full" where it fell back.
+        representation: The one in use.
+        plan: What was compared; `print(H.plan.explain())`.
 
     Examples:
         The block of a linear model under ½·mean ‖z − y‖² is I ⊗ mean(a aᵀ).
@@ -53,21 +89,33 @@ class LayerHessian(RiskOperator):
         risk: EmpiricalRisk,
         layer: str,
         *,
+        representation: str = "auto",
+        num_products: int = 100,
         memory_budget: int | None = None,
         check: bool = True,
     ) -> None:
-        """Find the layer and confirm with one product that its tail is all that matters.
+        """Find the layer, compare its representations, and confirm one product.
 
         Args:
             risk: The function to differentiate; its model must be an `nn.Module`.
             layer: "fc1" for all of the layer's parameters, "fc1.weight" for one of them.
+            representation: "auto" for the cheapest, or one of "factors", "dense", "tail", "full".
+            num_products: Products to expect, for the choice.
             memory_budget: As for `Hessian`.
             check: Compare one product of the first batch with full double backward. It costs about
                 four gradients of that batch and catches weights that the model uses elsewhere
                 by other means than a shared `nn.Parameter`.
+
+        Raises:
+            UnsupportedModelError: If the representation asked for cannot be used here.
         """
         self._layer = find_layer(risk, layer)
         super().__init__(risk.restricted(self._layer.params), memory_budget)
+        require_choice(
+            representation, ("auto", *REPRESENTATIONS), "LayerHessian(representation=...)"
+        )
+        require_count(num_products, "LayerHessian(num_products=...)")
+        self._matrix: Tensor | None = None
         self.representation = "tail"
         obstacle = self._layer.obstacle
         if obstacle is None and check:
@@ -80,16 +128,161 @@ class LayerHessian(RiskOperator):
                 SubstitutionWarning,
                 stacklevel=2,
             )
+        self.plan = self._make_plan(obstacle, num_products)
+        wanted = self.plan.chosen if representation == "auto" else representation
+        blocked = self.plan.candidate(wanted).obstacle if wanted != "full" else None
+        if blocked is not None:
+            raise UnsupportedModelError(
+                f"`LayerHessian(risk, {layer!r}, representation={wanted!r})` cannot be had: "
+                f"{blocked}."
+            )
+        if wanted != self.plan.chosen:
+            self.plan = dataclasses.replace(self.plan, chosen=wanted, reason="asked for")
+        self.representation, self._bytes_per_sample = wanted, None
+        if wanted in ("factors", "dense") and check:
+            self._require_agreement()
 
     def _graph(self, batch: Batch) -> BatchGraph:
         if self.representation == "full":
             return HessianGraph(self.risk, batch)
-        return _TailGraph(self, batch)
+        if self.representation == "tail":
+            return _TailGraph(self, batch)
+        return FactorGraph(self.risk, self._layer, batch)
+
+    def _measure(self, batch: Batch) -> None:
+        if self.representation not in ("factors", "dense"):
+            super()._measure(batch)
+            return
+        self._bytes_per_sample = self.plan.candidate("factors").nbytes / self.risk.num_samples
+
+    def _width(self, batch: Batch) -> int:
+        # Factors cut the samples, not the columns, to fit the cache.
+        return _FACTOR_COLUMNS if self.representation == "factors" else super()._width(batch)
+
+    def _product(self, X: Tensor) -> Tensor:
+        if self.representation != "dense":
+            return super()._product(X)
+        version = self.risk.version()
+        if self._matrix is None or version != self._version:
+            self._matrix, self._version = self._formed(), version
+        return self._matrix @ X
+
+    @full_precision()
+    def _formed(self) -> Tensor:
+        """Form the block as a sum of Gram matrices; long sums in float64."""
+        n = self.space.size
+        total = torch.zeros(n, n, dtype=torch.float64, device=self.device)
+        for batch in self.risk.batches:
+            for rows in FactorGraph(self.risk, self._layer, batch).jacobian_rows():
+                total += rows.T @ rows
+        return ((total + total.T) / (2 * self.risk.divisor)).to(self.dtype)
+
+    def _make_plan(self, obstacle: str | None, num_products: int) -> LayerPlan:
+        """Count what each representation would cost, on the first batch."""
+        machine = MACHINES.get(self.device.type, MACHINES["cpu"])
+
+        def plan(*candidates: Candidate) -> LayerPlan:
+            return choose(
+                self._layer.name,
+                candidates,
+                num_products=num_products,
+                memory_budget=self._budget,
+                machine=machine,
+            )
+
+        if obstacle is not None:
+            names = ("factors", "dense", "tail")
+            return plan(*(Candidate(n, obstacle=obstacle) for n in names), Candidate("full"))
+        batch = next(iter(self.risk.batches))
+        with torch.enable_grad(), self.risk.evaluating():
+            tail = capture_tail(self.risk, self._layer, batch)
+            reason = self._no_factors(tail, batch)
+            graph = _TailGraph(self, batch)
+            probe = torch.zeros(1, self.space.size, dtype=self.dtype, device=self.device)
+            with FlopCounterMode(display=False) as counter:
+                graph.product(probe, batched=False)
+        super()._measure(batch)
+        held = (self._bytes_per_sample or 0.0) * self.risk.num_samples
+        flops = counter.get_total_flops() * self.risk.num_samples / batch.size
+        passes = Candidate("tail", product_flops=flops, traffic=2 * held, nbytes=held, passes=2)
+        full = Candidate("full", obstacle="never cheaper than the tail")
+        if reason is not None:
+            return plan(
+                *(Candidate(n, obstacle=reason) for n in ("factors", "dense")), full, passes
+            )
+        return plan(*self._stored(tail, flops), full, passes)
+
+    def _stored(self, tail: Tail, flops: float) -> tuple[Candidate, Candidate]:
+        """Count for factors and for the dense block, given what a product of the tail takes."""
+        x = input_vectors(self._layer, tail)
+        m = output_vectors(self._layer, tail.output).shape[-1]
+        N, P, n = self.risk.num_samples, x.shape[1], x.shape[2]
+        C, q, size = tail.prediction.shape[1], self.space.size, x.element_size()
+        # A pass back from the output is about half of a product: that has one more for the slope.
+        roots = C * flops / 2
+        held = float(N * P * (n + C * m) * size)
+        return (
+            Candidate(
+                "factors",
+                build_flops=roots,
+                build_passes=C,
+                product_flops=4.0 * N * P * m * (n + C),
+                traffic=2 * held,
+                nbytes=held,
+            ),
+            Candidate(
+                "dense",
+                build_flops=roots + 2.0 * N * C * (P * m * n + q * q),
+                build_passes=C,
+                product_flops=2.0 * q * q,
+                traffic=float(q * q * size),
+                nbytes=float(q * q * (size + 16)),  # it is summed in float64
+            ),
+        )
+
+    def _no_factors(self, tail: Tail, batch: Batch) -> str | None:
+        """Say why the block is not a sum of squares of gradients at this layer, or None."""
+        if (obstacle := matrix_obstacle(self._layer)) is not None:
+            return obstacle
+        if not have_exact_roots(tail.prediction):
+            return "the model's output is not (samples, up to 256 numbers)"
+        if (name := curved_operation(tail.prediction, tail.output)) is not None:
+            return f"what follows is not known to be piecewise linear ({name})"
+        _, negative = exact_roots(self.risk, tail.prediction.detach(), batch)
+        if negative > torch.finfo(self.dtype).eps ** 0.5:
+            return "the loss is not convex in the model's output"
+        if not self.risk.batches.is_fixed:
+            return "the data are read anew at every pass"
+        return None
+
+    def _require_agreement(self) -> None:
+        """Compare factors and tail on the first batch."""
+        batch = next(iter(self.risk.batches))
+        probe = _probe(self)
+        with self.risk.evaluating():
+            tail = _TailGraph(self, batch).product(probe, batched=False)
+        graph = FactorGraph(self.risk, self._layer, batch)
+        stored = graph.product(probe, batched=False)
+        slack = torch.finfo(self.dtype).eps ** 0.5
+        if (tail - stored).norm() <= slack * torch.maximum(tail.norm(), stored.norm()):
+            if self.representation == "factors":  # its first batch need not be made twice
+                self._measure(batch)
+                self._kept, self._version = {0: graph}, self.risk.version()
+            return
+        self.representation = "tail"
+        self.plan = dataclasses.replace(
+            self.plan, chosen="tail", reason="a product of the factors disagrees with the tail's"
+        )
+        warnings.warn(
+            f"`LayerHessian(risk, {self._layer.name!r})` uses the tail (exact, slower): a product "
+            "of stored factors disagrees with it.",
+            SubstitutionWarning,
+            stacklevel=3,
+        )
 
     def _disagreement(self) -> str | None:
         batch = next(iter(self.risk.batches))
-        probe = torch.ones(1, self.space.size, dtype=self.dtype, device=self.device)
-        probe[0, 1::2] = -0.5  # any fixed direction that is not an eigenvector by symmetry
+        probe = _probe(self)
         with self.risk.evaluating():
             try:
                 tail = _TailGraph(self, batch).product(probe, batched=False)
@@ -103,6 +296,13 @@ class LayerHessian(RiskOperator):
         if (tail - full).norm() <= slack * torch.maximum(tail.norm(), full.norm()):
             return None
         return f"a product of '{self._layer.name}' disagrees with double backward"
+
+
+def _probe(operator: LayerHessian) -> Tensor:
+    """Return a random direction, always the same: one with a pattern may be multiplied to zero."""
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn(1, operator.space.size, generator=generator, dtype=torch.float64)
+    return probe.to(operator.device, operator.dtype)
 
 
 class _TailGraph(BatchGraph):

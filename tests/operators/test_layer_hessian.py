@@ -5,9 +5,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eigenscape.errors import SubstitutionWarning, UnknownNameError, WrongTypeError
-from eigenscape.losses import CrossEntropy, SquaredError
+from eigenscape.errors import (
+    SubstitutionWarning,
+    UnknownNameError,
+    UnsupportedModelError,
+    WrongTypeError,
+)
+from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from eigenscape.operators import Hessian, LayerHessian
+from eigenscape.operators._layer_plan import MACHINES, Candidate, Machine, choose
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.testing import check_operator
 from tests.cases import case, mlp
@@ -118,3 +124,167 @@ def test_refusals() -> None:
         LayerHessian(risk, "1")
     with pytest.raises(WrongTypeError, match="needs the name of a layer"):
         LayerHessian(risk, 0)
+
+
+# --- representations ---
+
+
+def relu_net() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(2, 3, (2, 3), stride=(1, 2), padding=(1, 0)), nn.BatchNorm2d(3), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(3, 4, 2, padding=1), nn.LeakyReLU(0.1), nn.AvgPool2d((1, 2)),
+        nn.Flatten(), nn.Linear(16, 6), nn.Hardtanh(), nn.Linear(6, 3, bias=False),
+    )  # fmt: skip
+
+
+def image_risk(batch_size: int | None = 4, loss: object = None) -> EmpiricalRisk:
+    torch.manual_seed(1)
+    x, y = torch.randn(11, 2, 5, 7), torch.arange(11) % 3
+    return EmpiricalRisk(relu_net(), loss or CrossEntropy(), (x, y), batch_size=batch_size)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, None])
+@pytest.mark.parametrize("representation", ["factors", "dense", "tail", "auto"])
+@pytest.mark.parametrize("layer", ["0", "4", "4.weight", "8", "10"])
+def test_representations_are_one_matrix(
+    layer: str, representation: str, batch_size: int | None
+) -> None:
+    risk = image_risk(batch_size)
+    operator = LayerHessian(risk, layer, representation=representation)
+    assert representation in (operator.representation, "auto")
+    assert operator.plan.chosen == operator.representation
+    index = risk.space.block(layer).index()
+    check_operator(operator, Hessian(risk).to_dense()[index][:, index], rtol=1e-11)
+
+
+@pytest.mark.parametrize("loss", [SquaredError(), BinaryCrossEntropy()])
+def test_representations_with_other_losses(loss: object) -> None:
+    x = torch.randn(9, 4)
+    y = torch.rand(9, 3)
+    risk = EmpiricalRisk(
+        nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), loss, (x, y), batch_size=4
+    )
+    expected = Hessian(risk)["0"].to_dense()
+    for representation in ("factors", "dense"):
+        operator = LayerHessian(risk, "0", representation=representation)
+        torch.testing.assert_close(operator.to_dense(), expected)
+
+
+@pytest.mark.parametrize("representation", ["factors", "dense"])
+def test_moved_parameters_are_noticed(representation: str) -> None:
+    risk = image_risk()
+    operator = LayerHessian(risk, "8", representation=representation)
+    before = operator.to_dense()
+    with torch.no_grad():
+        risk.module[10].weight.mul_(1.5)
+    after = operator.to_dense()
+    assert (after - before).norm() > 0.1 * before.norm()
+    torch.testing.assert_close(after, Hessian(risk)["8"].to_dense())
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda h: torch.tanh(h), "Tanh"),
+        (lambda h: h * h, "Mul"),
+        (lambda h: 1.0 / (h.abs() + 1.0), "Reciprocal"),
+        (lambda h: torch.ones_like(h) / (h.abs() + 1.0), "Div"),
+        (lambda h: nn.functional.layer_norm(h, h.shape[1:]), "NativeLayerNorm"),
+        (lambda h: h**2, "Pow"),
+        (lambda h: h.softmax(1), "Softmax"),
+    ],
+)
+def test_what_is_curved_is_not_taken_for_linear(change, name: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(4, 5), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc2(change(self.fc1(x)))
+
+    risk = EmpiricalRisk(Net(), CrossEntropy(), (X, Y))
+    operator = LayerHessian(risk, "fc1")
+    assert operator.representation == "tail"
+    assert f"({name})" in operator.plan.explain()
+    with pytest.raises(UnsupportedModelError, match=f"piecewise linear .{name}"):
+        LayerHessian(risk, "fc1", representation="factors")
+
+
+def test_batchnorm_in_train_mode_is_curved() -> None:
+    model = relu_net().train()
+    risk = EmpiricalRisk(model, CrossEntropy(), (torch.randn(11, 2, 5, 7), Y), mode="keep")
+    operator = LayerHessian(risk, "0")
+    assert operator.representation == "tail"
+    assert "BatchNorm" in operator.plan.explain()
+
+
+def test_shortcuts_and_constants_are_linear() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2, self.fc3 = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(10, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.fc1(x)
+            h = h + 2.0 * torch.relu(self.fc2(h)) / 3.0 - h.abs().clamp(max=0.5)
+            return self.fc3(torch.cat([h, h.flip(1)], dim=1)) + x[:, :3] ** 2
+
+    risk = EmpiricalRisk(Net(), CrossEntropy(), (X, Y))
+    operator = LayerHessian(risk, "fc1", representation="factors")
+    torch.testing.assert_close(operator.to_dense(), Hessian(risk)["fc1"].to_dense())
+
+
+def test_a_loss_that_is_not_convex_has_no_factors() -> None:
+    def odd(z: Tensor, y: Tensor) -> Tensor:
+        return z.pow(3).sum() / z.shape[0]
+
+    risk = EmpiricalRisk(nn.Sequential(nn.Linear(4, 3)), odd, (X, Y))
+    operator = LayerHessian(risk, "0")
+    assert operator.representation == "tail"
+    assert "not convex" in operator.plan.explain()
+    torch.testing.assert_close(operator.to_dense(), Hessian(risk).to_dense())
+
+
+def test_the_plan_weighs_products_and_memory() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(),
+                          nn.Linear(60, 3))  # fmt: skip
+    risk = EmpiricalRisk(model, CrossEntropy(), (torch.randn(500, 4), torch.arange(500) % 3))
+    few, many = (LayerHessian(risk, "0", num_products=count).plan for count in (1, 10**6))
+    assert few.chosen == "tail"
+    assert many.chosen == "dense"  # 300 parameters
+    costs = many.candidate("dense"), many.candidate("tail")
+    seconds = [c.seconds(10**6, MACHINES["cpu"]) for c in costs]
+    assert seconds[0] < seconds[1]
+    small = LayerHessian(risk, "0", num_products=10**6, memory_budget=1000)
+    assert small.representation == "tail"
+    assert "exceed the memory budget" in small.plan.explain()
+
+
+def test_the_quickest_usable_candidate_wins() -> None:
+    machine = Machine(flops=1e9, bandwidth=1e9, pass_seconds=0.1)
+    slow = Candidate("tail", product_flops=1e9, nbytes=5.0, passes=2)
+    quick = Candidate("factors", build_flops=3e9, product_flops=1e8, traffic=1e8, nbytes=9.0)
+    plan = choose("fc", (quick, slow), num_products=10, memory_budget=10, machine=machine)
+    assert plan.chosen == "factors"  # 3 + 10 · 0.2 s against 10 · 1.2 s
+    assert "5 s for 10 products" in plan.explain()
+    assert choose(
+        "fc", (quick, slow), num_products=1, memory_budget=10, machine=machine
+    ).chosen == ("tail")
+    tight = choose("fc", (quick, slow), num_products=10, memory_budget=8, machine=machine)
+    assert (tight.chosen, tight.reason) == ("tail", "nothing else can be used")
+
+
+def test_planned_memory_is_what_factors_hold() -> None:
+    risk = image_risk()
+    for layer in ("0", "8"):
+        operator = LayerHessian(risk, layer, representation="factors")
+        _ = operator @ torch.ones(operator.space.size)
+        held = sum(graph.nbytes for graph in operator._kept.values())
+        assert held == operator.plan.candidate("factors").nbytes == operator.kept_bytes
+
+
+def test_unknown_representations_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="factors"):
+        LayerHessian(image_risk(), "8", representation="factor")

@@ -1,0 +1,84 @@
+"""A layer's block from stored inputs and Jacobian roots, without any pass through the network.
+
+For a piecewise linear tail, H = (1/D) Σ_n Σ_j vec(R_nj) vec(R_nj)ᵀ with R_nj = Σ_t b_njt x̃_ntᵀ, the
+gradient of the layer's matrix W̃ (m × ñ) when r_j goes backward from the output.
+
+Letters: N samples, P positions, C roots; x̃ (N, P, ñ) the layer's inputs, with a 1 for the bias;
+b (N, C, P, m) the roots brought back to the layer's output; V (k, m, ñ) the vectors.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from eigenscape.batches import Batch
+from eigenscape.layers import (
+    Layer,
+    capture_tail,
+    from_matrices,
+    input_vectors,
+    output_vectors,
+    to_matrices,
+)
+from eigenscape.operators._graphs import BatchGraph
+from eigenscape.operators._roots import exact_roots
+from eigenscape.risk import EmpiricalRisk
+
+# Intermediate results of a product stay in a processor's cache, and on a GPU within a small part of
+# its memory.
+_CACHE_BYTES, _GPU_BYTES = 4 * 2**20, 2**29
+# Rows of a Gram matrix come in blocks large enough for the product to run at full speed.
+_ROWS_BYTES = 2**26
+
+
+class FactorGraph(BatchGraph):
+    """The inputs and roots of one batch; no graph of autograd is kept."""
+
+    def __init__(self, risk: EmpiricalRisk, layer: Layer, batch: Batch) -> None:
+        """Go back from the output once for each root. Cost: C backward passes of the tail."""
+        self._layer = layer
+        with torch.enable_grad(), risk.evaluating():
+            tail = capture_tail(risk, layer, batch)
+            self.inputs = input_vectors(layer, tail)
+            roots, self.negative = exact_roots(risk, tail.prediction.detach(), batch)
+            found = []
+            for root in roots:
+                (slope,) = torch.autograd.grad(
+                    tail.prediction, tail.output, root, retain_graph=True
+                )
+                found.append(output_vectors(layer, slope))
+        self.roots = torch.stack(found, dim=1)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of what is stored."""
+        return sum(t.numel() * t.element_size() for t in (self.inputs, self.roots))
+
+    def product(self, rows: Tensor, *, batched: bool) -> Tensor:
+        """Multiply rows (k, q): U = x̃Vᵀ, s = ⟨b, U⟩, then Σ (b s)ᵀ x̃, in chunks of samples."""
+        m, k = self.roots.shape[-1], rows.shape[0]
+        V = to_matrices(self._layer, rows, m).reshape(k * m, -1)
+        total = torch.zeros_like(V)
+        for x, b in self._chunks(self.inputs.shape[1] * k * m, _CACHE_BYTES):
+            N, P, n = x.shape
+            flat = x.reshape(N * P, n)
+            U = (flat @ V.T).view(N, P, k, m)
+            b = b.reshape(N, -1, P * m)
+            s = torch.bmm(b, U.transpose(2, 3).reshape(N, P * m, k))
+            W = torch.bmm(b.transpose(1, 2), s).view(N, P, m, k).transpose(2, 3)
+            total.addmm_(W.reshape(N * P, k * m).T, flat)
+        return from_matrices(self._layer, total.view(k, m, -1))
+
+    def jacobian_rows(self) -> Iterator[Tensor]:
+        """Yield vec(R_nj) (rows, q), a chunk of samples at a time."""
+        C, m, n = self.roots.shape[1], self.roots.shape[-1], self.inputs.shape[-1]
+        for x, b in self._chunks(C * m * n, _ROWS_BYTES):
+            R = torch.einsum("ncpm,npi->ncmi", b, x)
+            yield from_matrices(self._layer, R.flatten(0, 1))
+
+    def _chunks(self, width: int, cpu_bytes: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Cut the samples so that `width` numbers for each of them stay small."""
+        most = _GPU_BYTES if self.inputs.is_cuda else cpu_bytes
+        size = max(1, most // (width * self.inputs.element_size()))
+        yield from zip(self.inputs.split(size), self.roots.split(size), strict=True)
