@@ -199,7 +199,7 @@ def _layer(
 ) -> tuple[LayerBlock, int]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SubstitutionWarning)  # slower, and exact all the same
-        H = LayerHessian(risk, name)
+        H = LayerHessian(risk, name, num_products=4 * num_pairs + num_probes)
     n, k = H.space.size, min(num_pairs, H.space.size)
     try:
         K: KroneckerHessian | None = KroneckerHessian(risk, name, seed=seed)

@@ -192,14 +192,17 @@ class RiskOperator(LinearOperator):
                 f"This pass over the data gave {samples} samples; the risk was made for "
                 f"{self.risk.num_samples}. Pass `list(loader)`, or make a new `EmpiricalRisk`."
             )
-        result = (total / self.risk.divisor).to(self.dtype)
+        return self._finite((total / self.risk.divisor).to(self.dtype)).T
+
+    def _finite(self, result: Tensor) -> Tensor:
+        """Return a product, or refuse it."""
         # One reduction finds NaN and infinity alike; NaN compares false.
         if not float(torch.linalg.vector_norm(result, float("inf"))) < float("inf"):
             raise NonFiniteError(
                 f"A product with {type(self).__name__} is NaN or infinite. Check the vector, the "
                 "parameters and the data; second derivatives can overflow where the loss does not."
             )
-        return result.T
+        return result
 
     def _graphs(self) -> Iterator[tuple[Batch, BatchGraph]]:
         """Walk the batches with their graphs, keeping as many as the budget allows."""

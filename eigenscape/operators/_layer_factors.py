@@ -21,7 +21,6 @@ from eigenscape.layers import (
     output_vectors,
     to_matrices,
 )
-from eigenscape.operators._graphs import BatchGraph
 from eigenscape.operators._roots import exact_roots
 from eigenscape.risk import EmpiricalRisk
 
@@ -32,34 +31,30 @@ _CACHE_BYTES, _GPU_BYTES = 4 * 2**20, 2**29
 _ROWS_BYTES = 2**26
 
 
-class FactorGraph(BatchGraph):
-    """The inputs and roots of one batch; no graph of autograd is kept."""
+class Factors:
+    """Inputs and roots of some samples, and what can be made of them."""
 
-    def __init__(self, risk: EmpiricalRisk, layer: Layer, batch: Batch) -> None:
-        """Go back from the output once for each root. Cost: C backward passes of the tail."""
-        self._layer = layer
-        with torch.enable_grad(), risk.evaluating():
-            tail = capture_tail(risk, layer, batch)
-            self.inputs = input_vectors(layer, tail)
-            roots, self.negative = exact_roots(risk, tail.prediction.detach(), batch)
-            found = []
-            for root in roots:
-                (slope,) = torch.autograd.grad(
-                    tail.prediction, tail.output, root, retain_graph=True
-                )
-                found.append(output_vectors(layer, slope))
-        self.roots = torch.stack(found, dim=1)
+    def __init__(self, layer: Layer, inputs: Tensor, roots: Tensor) -> None:
+        """Take x̃ (N, P, ñ) and b (N, C, P, m) as they are."""
+        self._layer, self.inputs, self.roots = layer, inputs, roots
 
     @property
     def nbytes(self) -> int:
         """Memory of what is stored."""
         return sum(t.numel() * t.element_size() for t in (self.inputs, self.roots))
 
-    def product(self, rows: Tensor, *, batched: bool) -> Tensor:
-        """Multiply rows (k, q): U = x̃Vᵀ, s = ⟨b, U⟩, then Σ (b s)ᵀ x̃, in chunks of samples."""
+    def product(self, rows: Tensor) -> Tensor:
+        """Multiply rows (k, q), without 1/D: U = x̃Vᵀ, s = ⟨b, U⟩, then Σ (b s)ᵀ x̃.
+
+        Args:
+            rows: The vectors.
+
+        Returns:
+            The products (k, q), float64: sums over chunks of samples are long.
+        """
         m, k = self.roots.shape[-1], rows.shape[0]
         V = to_matrices(self._layer, rows, m).reshape(k * m, -1)
-        total = torch.zeros_like(V)
+        total = torch.zeros_like(V, dtype=torch.float64)
         for x, b in self._chunks(self.inputs.shape[1] * k * m, _CACHE_BYTES):
             N, P, n = x.shape
             flat = x.reshape(N * P, n)
@@ -67,7 +62,7 @@ class FactorGraph(BatchGraph):
             b = b.reshape(N, -1, P * m)
             s = torch.bmm(b, U.transpose(2, 3).reshape(N, P * m, k))
             W = torch.bmm(b.transpose(1, 2), s).view(N, P, m, k).transpose(2, 3)
-            total.addmm_(W.reshape(N * P, k * m).T, flat)
+            total += W.reshape(N * P, k * m).T @ flat
         return from_matrices(self._layer, total.view(k, m, -1))
 
     def jacobian_rows(self) -> Iterator[Tensor]:
@@ -82,3 +77,49 @@ class FactorGraph(BatchGraph):
         most = _GPU_BYTES if self.inputs.is_cuda else cpu_bytes
         size = max(1, most // (width * self.inputs.element_size()))
         yield from zip(self.inputs.split(size), self.roots.split(size), strict=True)
+
+
+def batch_factors(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Factors:
+    """Go back from the output once for each root. Cost: C backward passes of the tail.
+
+    Args:
+        risk: The risk.
+        layer: The layer; what follows it must be piecewise linear.
+        batch: The samples.
+
+    Returns:
+        Their inputs and roots; no graph is kept.
+    """
+    with torch.enable_grad(), risk.evaluating():
+        tail = capture_tail(risk, layer, batch)
+        inputs = input_vectors(layer, tail)
+        roots, _ = exact_roots(risk, tail.prediction.detach(), batch)
+        slopes = [
+            torch.autograd.grad(tail.prediction, tail.output, root, retain_graph=True)[0]
+            for root in roots
+        ]
+    back = [output_vectors(layer, slope) for slope in slopes]
+    return Factors(layer, inputs, torch.stack(back, dim=1))
+
+
+def all_factors(risk: EmpiricalRisk, layer: Layer) -> Factors:
+    """Store the factors of all data in one place, so that a product is a few large contractions.
+
+    Args:
+        risk: The risk.
+        layer: The layer.
+
+    Returns:
+        The factors; at no time are there more than those and one batch's.
+    """
+    inputs = roots = torch.empty(0)
+    first = 0
+    for batch in risk.batches:
+        part = batch_factors(risk, layer, batch)
+        if first == 0:
+            inputs = part.inputs.new_empty(risk.num_samples, *part.inputs.shape[1:])
+            roots = part.roots.new_empty(risk.num_samples, *part.roots.shape[1:])
+        last = first + len(part.inputs)
+        inputs[first:last], roots[first:last] = part.inputs, part.roots
+        first = last
+    return Factors(layer, inputs, roots)

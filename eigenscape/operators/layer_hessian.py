@@ -36,7 +36,7 @@ from eigenscape.operators._graphs import (
     join_rows,
     split_rows,
 )
-from eigenscape.operators._layer_factors import FactorGraph
+from eigenscape.operators._layer_factors import Factors, all_factors, batch_factors
 from eigenscape.operators._layer_plan import (
     MACHINES,
     REPRESENTATIONS,
@@ -48,8 +48,6 @@ from eigenscape.operators._piecewise import curved_operation
 from eigenscape.operators._roots import exact_roots, have_exact_roots
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk, leaf_copies
-
-_FACTOR_COLUMNS = 64
 
 
 class LayerHessian(RiskOperator):
@@ -115,7 +113,7 @@ class LayerHessian(RiskOperator):
             representation, ("auto", *REPRESENTATIONS), "LayerHessian(representation=...)"
         )
         require_count(num_products, "LayerHessian(num_products=...)")
-        self._matrix: Tensor | None = None
+        self._stored: Factors | Tensor | None = None
         self.representation = "tail"
         obstacle = self._layer.obstacle
         if obstacle is None and check:
@@ -145,27 +143,33 @@ class LayerHessian(RiskOperator):
     def _graph(self, batch: Batch) -> BatchGraph:
         if self.representation == "full":
             return HessianGraph(self.risk, batch)
-        if self.representation == "tail":
-            return _TailGraph(self, batch)
-        return FactorGraph(self.risk, self._layer, batch)
+        return _TailGraph(self, batch)
 
-    def _measure(self, batch: Batch) -> None:
-        if self.representation not in ("factors", "dense"):
-            super()._measure(batch)
-            return
-        self._bytes_per_sample = self.plan.candidate("factors").nbytes / self.risk.num_samples
-
-    def _width(self, batch: Batch) -> int:
-        # Factors cut the samples, not the columns, to fit the cache.
-        return _FACTOR_COLUMNS if self.representation == "factors" else super()._width(batch)
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of what products keep; known after the first product, 0 before."""
+        if isinstance(self._stored, Factors):
+            return self._stored.nbytes
+        if self._stored is not None:
+            return self._stored.numel() * self._stored.element_size()
+        return super().kept_bytes
 
     def _product(self, X: Tensor) -> Tensor:
-        if self.representation != "dense":
+        if self.representation in ("tail", "full"):
             return super()._product(X)
         version = self.risk.version()
-        if self._matrix is None or version != self._version:
-            self._matrix, self._version = self._formed(), version
-        return self._matrix @ X
+        if self._stored is None or version != self._version:
+            self._stored = None  # before the new one takes its memory
+            is_dense = self.representation == "dense"
+            self._stored = self._formed() if is_dense else all_factors(self.risk, self._layer)
+            self._version = version
+        return self._finite(self._multiplied(self._stored, X))
+
+    @full_precision()
+    def _multiplied(self, stored: Factors | Tensor, X: Tensor) -> Tensor:
+        if isinstance(stored, Tensor):
+            return stored @ X
+        return (stored.product(X.T) / self.risk.divisor).to(self.dtype).T
 
     @full_precision()
     def _formed(self) -> Tensor:
@@ -173,7 +177,7 @@ class LayerHessian(RiskOperator):
         n = self.space.size
         total = torch.zeros(n, n, dtype=torch.float64, device=self.device)
         for batch in self.risk.batches:
-            for rows in FactorGraph(self.risk, self._layer, batch).jacobian_rows():
+            for rows in batch_factors(self.risk, self._layer, batch).jacobian_rows():
                 total += rows.T @ rows
         return ((total + total.T) / (2 * self.risk.divisor)).to(self.dtype)
 
@@ -210,9 +214,9 @@ class LayerHessian(RiskOperator):
             return plan(
                 *(Candidate(n, obstacle=reason) for n in ("factors", "dense")), full, passes
             )
-        return plan(*self._stored(tail, flops), full, passes)
+        return plan(*self._stored_costs(tail, flops), full, passes)
 
-    def _stored(self, tail: Tail, flops: float) -> tuple[Candidate, Candidate]:
+    def _stored_costs(self, tail: Tail, flops: float) -> tuple[Candidate, Candidate]:
         """Count for factors and for the dense block, given what a product of the tail takes."""
         x = input_vectors(self._layer, tail)
         m = output_vectors(self._layer, tail.output).shape[-1]
@@ -261,13 +265,10 @@ class LayerHessian(RiskOperator):
         probe = _probe(self)
         with self.risk.evaluating():
             tail = _TailGraph(self, batch).product(probe, batched=False)
-        graph = FactorGraph(self.risk, self._layer, batch)
-        stored = graph.product(probe, batched=False)
+        stored = self._multiplied(batch_factors(self.risk, self._layer, batch), probe.T).T
+        stored = stored * self.risk.divisor
         slack = torch.finfo(self.dtype).eps ** 0.5
         if (tail - stored).norm() <= slack * torch.maximum(tail.norm(), stored.norm()):
-            if self.representation == "factors":  # its first batch need not be made twice
-                self._measure(batch)
-                self._kept, self._version = {0: graph}, self.risk.version()
             return
         self.representation = "tail"
         self.plan = dataclasses.replace(

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eigenscape.errors import (
+    NonFiniteError,
     SubstitutionWarning,
     UnknownNameError,
     UnsupportedModelError,
@@ -281,8 +282,29 @@ def test_planned_memory_is_what_factors_hold() -> None:
     for layer in ("0", "8"):
         operator = LayerHessian(risk, layer, representation="factors")
         _ = operator @ torch.ones(operator.space.size)
-        held = sum(graph.nbytes for graph in operator._kept.values())
-        assert held == operator.plan.candidate("factors").nbytes == operator.kept_bytes
+        assert operator.kept_bytes == operator.plan.candidate("factors").nbytes
+
+
+@pytest.mark.parametrize("representation", ["factors", "dense"])
+def test_stored_products_in_float32_are_as_good_as_the_others(representation: str) -> None:
+    risk = image_risk()
+    exact = Hessian(risk)["8"].to_dense()
+    risk.module.float()
+    data = [tuple(t.float() if t.is_floating_point() else t for t in (b.args[0], b.target))
+            for b in risk.batches]  # fmt: skip
+    single = EmpiricalRisk(risk.module, CrossEntropy(), data)
+    found = LayerHessian(single, "8", representation=representation).to_dense()
+    assert found.dtype == torch.float32
+    assert float((found - exact).norm() / exact.norm()) < 2e-6
+
+
+@pytest.mark.parametrize("representation", ["factors", "dense", "tail"])
+def test_vectors_that_are_not_finite_are_refused(representation: str) -> None:
+    operator = LayerHessian(image_risk(), "8", representation=representation)
+    bad = torch.zeros(operator.space.size)
+    bad[3] = float("nan")
+    with pytest.raises(NonFiniteError, match="NaN"):
+        operator @ bad
 
 
 def test_unknown_representations_are_refused() -> None:
