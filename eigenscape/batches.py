@@ -21,8 +21,8 @@ from eigenscape.errors import (
     require_count,
 )
 
-# Samples per batch where the data come without batches: large enough for full GEMMs, small enough
-# that the activations of a usual network stay in the hundreds of megabytes.
+# Samples per batch where the data come without batches and the model does not say more: large
+# enough for full GEMMs, small enough that activations stay in the hundreds of megabytes.
 DEFAULT_BATCH_SIZE = 1024
 _LABEL_KEYS = ("labels", "label", "targets", "target")
 
@@ -108,6 +108,24 @@ class BatchSource:
                 args, kwargs, target = _moved(part._content, self._device, self._dtype)
                 yield Batch(args, kwargs, target, part.size, first)
                 first += part.size
+
+    @property
+    def may_resize(self) -> bool:
+        """Whether all data came at once and nobody said how to cut them."""
+        return self._is_whole and not self._must_split
+
+    def head(self, count: int) -> Batch:
+        """Return the first samples; of data that cannot be cut, all."""
+        whole = _parse(next(iter(self._raw)))
+        part = next(iter(_split(whole, count, must=False)))
+        args, kwargs, target = _moved(part._content, self._device, self._dtype)
+        return Batch(args, kwargs, target, part.size)
+
+    def resize(self, limit: int) -> None:
+        """Cut the data anew, into batches of at most `limit` samples."""
+        self._limit = limit
+        if self._kept is not None:
+            self.keep()
 
     def keep(self) -> None:
         """Read all batches once and keep them, unless they are too large."""

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from eigenscape.batches import Batch, BatchSource
+from eigenscape.batches import DEFAULT_BATCH_SIZE, Batch, BatchSource
 from eigenscape.errors import (
     EmptySelectionError,
     NonDeterministicRiskError,
@@ -35,6 +36,13 @@ from eigenscape.space import ParamSpace
 
 Params: TypeAlias = dict[str, Tensor]
 _KEEP_DATA_BYTES = 2 * 2**30
+
+# What the activations of one batch may take, and the fewest and most samples in it. Measured on two
+# cores: products of LeNet5 in batches of 180 take 0.7 of the time of batches of 1000; perceptrons
+# want thousands; below 32 samples, single operations are too short.
+_ACTIVATION_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}
+_FEWEST_SAMPLES, _MOST_SAMPLES = {"cpu": 32, "cuda": 256}, {"cpu": 4096, "cuda": 65536}
+_TRIAL_SAMPLES = 8
 
 
 class EmpiricalRisk:
@@ -76,6 +84,8 @@ class EmpiricalRisk:
             params: For a module, names or patterns of the parameters to differentiate (all with
                 `requires_grad` by default; the rest are constants). For a function, its parameters.
             batch_size: Most samples to process at a time. It changes memory and speed, no answer.
+                By default the activations of a batch stay within a processor's cache, or within a
+                gigabyte on a GPU; batches of a loader are taken as they come.
             mode: "eval" evaluates with dropout off and BatchNorm frozen, whatever the model's flags
                 are now; "keep" leaves every module in the mode it is in.
             reduction: "mean" divides by the number of loss terms, "sum" does not divide.
@@ -102,6 +112,8 @@ class EmpiricalRisk:
             keep_bytes=keep_data_bytes,
         )
         self.batches.keep()
+        if self.batches.may_resize:
+            self.batches.resize(_samples_at_once(self))
         self._num_terms, self._num_samples = self._probe(check_deterministic)
 
     @property
@@ -425,3 +437,27 @@ def _logits(output: Any) -> Any:
     if isinstance(logits, Tensor):
         return logits
     return output
+
+
+def _samples_at_once(risk: EmpiricalRisk) -> int:
+    """Choose a batch size from what a few samples leave for the backward pass."""
+    # It depends on shapes alone, so the same model and data are always cut in the same way.
+    kind = risk.device.type if risk.device.type in _ACTIVATION_BYTES else "cpu"
+    leaves = leaf_copies(risk.parameters())
+    own = {t.untyped_storage().data_ptr() for t in (*leaves.values(), *risk._constants().values())}
+    saved: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    batch = risk.batches.head(_TRIAL_SAMPLES)
+    try:
+        with torch.enable_grad(), risk.evaluating(), saved_tensors_hooks(count, lambda t: t):
+            _graph = risk.total(leaves, batch)
+    except Exception:  # whatever it is, the probe that follows meets it too, and says it
+        return DEFAULT_BATCH_SIZE
+    each = sum(saved.values()) / batch.size
+    fit = int(_ACTIVATION_BYTES[kind] // max(each, 1.0))
+    return min(max(fit, _FEWEST_SAMPLES[kind]), _MOST_SAMPLES[kind])

@@ -400,3 +400,41 @@ def test_offloaded_activations_are_exact_and_autocast_is_as_good_as_its_dtype() 
         model = Wrapped(context).to(dtype)
         risk = EmpiricalRisk(model, CrossEntropy(), (X, Y))
         close(Hessian(risk).to_dense(), oracle(model.inner.double()), rtol=rtol)
+
+
+# --- how data that came at once are cut ---
+
+
+def first_size(model: nn.Module, data: object, **settings: object) -> int:
+    risk = EmpiricalRisk(model, CrossEntropy(), data, **settings)
+    return next(iter(risk.batches)).size
+
+
+def test_batches_are_cut_by_the_memory_of_activations() -> None:
+    many = (torch.randn(6000, 4), torch.randint(0, 3, (6000,)))
+    thin = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    wide = nn.Sequential(nn.Linear(4, 2000), nn.Tanh(), nn.Linear(2000, 3))
+    assert first_size(thin, many) == 4096
+    # Tanh keeps its output for the backward pass, and so does the layer after it: 16 kB a sample.
+    assert 8 * 2**20 / 16_000 / 1.2 < first_size(wide, many) < 8 * 2**20 / 16_000
+    huge = nn.Sequential(nn.Linear(4, 60_000), nn.Tanh(), nn.Linear(60_000, 3))
+    assert first_size(huge, many) == 32
+
+
+def test_whoever_says_how_to_cut_is_obeyed() -> None:
+    many = (torch.randn(600, 4), torch.randint(0, 3, (600,)))
+    huge = nn.Sequential(nn.Linear(4, 60_000), nn.Tanh(), nn.Linear(60_000, 3))
+    assert first_size(huge, many, batch_size=500) == 500
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*many), batch_size=200)
+    assert first_size(huge, loader) == 200
+
+
+def test_the_cut_changes_no_answer() -> None:
+    many = (torch.randn(100, 4), torch.randint(0, 3, (100,)))
+    wide = nn.Sequential(nn.Linear(4, 60_000), nn.Tanh(), nn.Linear(60_000, 3))
+    cut, whole = (
+        EmpiricalRisk(wide, CrossEntropy(), many, batch_size=size) for size in (None, 100)
+    )
+    assert len(list(cut.batches)) == 4
+    assert cut.value() == pytest.approx(whole.value(), rel=1e-12)
+    torch.testing.assert_close(cut.gradient(), whole.gradient())
