@@ -111,7 +111,8 @@ class Overall:
         return sum(shares[:place]), shares[place]
 
     def _report(self, task: str, share: float) -> None:
-        self._share = max(self._share, min(share, 1.0))
+        # The shares of the stages add up to 1 but for rounding.
+        self._share = 1.0 if share > 1.0 - 1e-9 else max(self._share, share)
         seconds = time.monotonic() - self._started
         fresh = self._share - self._skipped
         left = seconds / fresh * (1.0 - self._share) if fresh > 0 else None
