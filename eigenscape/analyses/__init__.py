@@ -22,6 +22,7 @@ from eigenscape.analyses.plan import Stage as Stage
 from eigenscape.analyses.plan import plan_analysis as plan_analysis
 from eigenscape.analyses.point import Point as Point
 from eigenscape.analyses.point import point as point
+from eigenscape.analyses.spectral_distance import spectral_distance as spectral_distance
 
 __all__ = [
     "BUDGETS",
@@ -46,4 +47,5 @@ __all__ = [
     "plan_analysis",
     "point",
     "rank_one_share",
+    "spectral_distance",
 ]

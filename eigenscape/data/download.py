@@ -155,9 +155,15 @@ def _copied(response: IO[bytes], part: Path, first: int, size: int | None, ticke
 class _SecureRedirects(urllib.request.HTTPRedirectHandler):
     """Follows a redirection only where the first address could have gone."""
 
-    def redirect_request(  # type: ignore[no-untyped-def]
-        self, req, fp, code, msg, headers, newurl
-    ):
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
         _secure(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

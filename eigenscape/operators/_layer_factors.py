@@ -13,15 +13,20 @@ import torch
 from torch import Tensor
 
 from eigenscape.batches import Batch
+from eigenscape.errors import UnsupportedModelError
 from eigenscape.layers import (
     Layer,
+    Tail,
     capture_tail,
     from_matrices,
     input_vectors,
+    matrix_obstacle,
     output_vectors,
     to_matrices,
 )
-from eigenscape.operators._roots import exact_roots
+from eigenscape.losses import CallableLoss
+from eigenscape.operators._piecewise import curved_operation
+from eigenscape.operators._roots import exact_roots, have_exact_roots
 from eigenscape.risk import EmpiricalRisk
 
 # Intermediate results of a product stay in a processor's cache, and on a GPU within a small part of
@@ -79,6 +84,30 @@ class Factors:
         yield from zip(self.inputs.split(size), self.roots.split(size), strict=True)
 
 
+def factors_obstacle(risk: EmpiricalRisk, layer: Layer, tail: Tail) -> str | None:
+    """Say why the block is not a sum of squares of gradients at this layer, or None.
+
+    Args:
+        risk: The risk.
+        layer: The layer.
+        tail: What follows it, for some batch.
+
+    Returns:
+        The reason, or None.
+    """
+    if (obstacle := matrix_obstacle(layer)) is not None:
+        return obstacle
+    if not have_exact_roots(tail.prediction):
+        return "the model's output is not (samples, up to 256 numbers)"
+    if isinstance(risk.loss, CallableLoss):
+        return "a loss of your own may not be convex in the model's output"
+    if (name := curved_operation(tail.prediction, tail.output)) is not None:
+        return f"what follows is not known to be piecewise linear ({name})"
+    if not risk.batches.is_fixed:
+        return "the data are read anew at every pass"
+    return None
+
+
 def batch_factors(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Factors:
     """Go back from the output once for each root. Cost: C backward passes of the tail.
 
@@ -89,11 +118,20 @@ def batch_factors(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Factors:
 
     Returns:
         Their inputs and roots; no graph is kept.
+
+    Raises:
+        UnsupportedModelError: If the block is not made of such factors.
     """
     with torch.enable_grad(), risk.evaluating():
         tail = capture_tail(risk, layer, batch)
         inputs = input_vectors(layer, tail)
-        roots, _ = exact_roots(risk, tail.prediction.detach(), batch)
+        # The plan looked at the first batch; a model may take another road with this one.
+        if (reason := factors_obstacle(risk, layer, tail)) is not None:
+            raise UnsupportedModelError(
+                f"Layer '{layer.name}' cannot be stored as factors: {reason}. Use "
+                "`LayerHessian(risk, layer, representation='tail')`."
+            )
+        roots = exact_roots(risk, tail.prediction.detach(), batch)
         slopes = [
             torch.autograd.grad(tail.prediction, tail.output, root, retain_graph=True)[0]
             for root in roots

@@ -18,7 +18,7 @@ def have_exact_roots(output: object) -> bool:
     return isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] <= MOST_OUTPUTS
 
 
-def exact_roots(risk: EmpiricalRisk, z: Tensor, batch: Batch) -> tuple[list[Tensor], float]:
+def exact_roots(risk: EmpiricalRisk, z: Tensor, batch: Batch) -> list[Tensor]:
     """Take the curvature A_n of every sample apart.
 
     Args:
@@ -27,15 +27,14 @@ def exact_roots(risk: EmpiricalRisk, z: Tensor, batch: Batch) -> tuple[list[Tens
         batch: It has the targets.
 
     Returns:
-        C tensors r_j (N, C), and how negative A was relative to its size: rounding where the loss
-        is convex in z; otherwise A has no root, and these are those of its positive part.
+        C tensors r_j (N, C). Where the loss is not convex in z, A has no root, and these are those
+        of its positive part.
     """
     multiply = risk.loss.hessian_at(z, batch.target)
     units = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     A = torch.stack([multiply(unit.expand_as(z)) for unit in units], dim=2).double()
     parts = [torch.linalg.eigh(part) for part in A.split(_EIGH_SAMPLES)]
     values, vectors = (torch.cat([part[i] for part in parts]) for i in (0, 1))
-    size = float(values.abs().max())
-    negative = max(0.0, -float(values.min())) / size if size > 0 else 0.0
+    # Negative eigenvalues of a convex loss are rounding.
     roots = (vectors * values.clamp(min=0.0).sqrt()[:, None, :]).to(z.dtype)
-    return list(roots.unbind(2)), negative
+    return list(roots.unbind(2))

@@ -126,7 +126,7 @@ class KroneckerHessian(LinearOperator):
         z = tail.prediction.detach()
         if self.num_samples is None:
             if have_exact_roots(z):
-                return exact_roots(risk, z, batch)[0]
+                return exact_roots(risk, z, batch)
             self.num_samples = _DEFAULT_SAMPLES
         noises = (sample_noise(batch, draw, seed, z.device) for draw in range(self.num_samples))
         return [risk.loss.sample_residual(z, batch.target, noise) for noise in noises]

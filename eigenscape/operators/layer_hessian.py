@@ -25,7 +25,6 @@ from eigenscape.layers import (
     capture_tail,
     find_layer,
     input_vectors,
-    matrix_obstacle,
     output_vectors,
 )
 from eigenscape.operators._graphs import (
@@ -36,7 +35,12 @@ from eigenscape.operators._graphs import (
     join_rows,
     split_rows,
 )
-from eigenscape.operators._layer_factors import Factors, all_factors, batch_factors
+from eigenscape.operators._layer_factors import (
+    Factors,
+    all_factors,
+    batch_factors,
+    factors_obstacle,
+)
 from eigenscape.operators._layer_plan import (
     MACHINES,
     REPRESENTATIONS,
@@ -44,8 +48,6 @@ from eigenscape.operators._layer_plan import (
     LayerPlan,
     choose,
 )
-from eigenscape.operators._piecewise import curved_operation
-from eigenscape.operators._roots import exact_roots, have_exact_roots
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk, leaf_copies
 
@@ -200,12 +202,12 @@ class LayerHessian(RiskOperator):
         batch = next(iter(self.risk.batches))
         with torch.enable_grad(), self.risk.evaluating():
             tail = capture_tail(self.risk, self._layer, batch)
-            reason = self._no_factors(tail, batch)
+            reason = factors_obstacle(self.risk, self._layer, tail)
             graph = _TailGraph(self, batch)
             probe = torch.zeros(1, self.space.size, dtype=self.dtype, device=self.device)
             with FlopCounterMode(display=False) as counter:
                 graph.product(probe, batched=False)
-        super()._measure(batch)
+        self._measure(batch)
         held = (self._bytes_per_sample or 0.0) * self.risk.num_samples
         flops = counter.get_total_flops() * self.risk.num_samples / batch.size
         passes = Candidate("tail", product_flops=flops, traffic=2 * held, nbytes=held, passes=2)
@@ -244,31 +246,14 @@ class LayerHessian(RiskOperator):
             ),
         )
 
-    def _no_factors(self, tail: Tail, batch: Batch) -> str | None:
-        """Say why the block is not a sum of squares of gradients at this layer, or None."""
-        if (obstacle := matrix_obstacle(self._layer)) is not None:
-            return obstacle
-        if not have_exact_roots(tail.prediction):
-            return "the model's output is not (samples, up to 256 numbers)"
-        if (name := curved_operation(tail.prediction, tail.output)) is not None:
-            return f"what follows is not known to be piecewise linear ({name})"
-        _, negative = exact_roots(self.risk, tail.prediction.detach(), batch)
-        if negative > torch.finfo(self.dtype).eps ** 0.5:
-            return "the loss is not convex in the model's output"
-        if not self.risk.batches.is_fixed:
-            return "the data are read anew at every pass"
-        return None
-
     def _require_agreement(self) -> None:
         """Compare factors and tail on the first batch."""
         batch = next(iter(self.risk.batches))
         probe = _probe(self)
         with self.risk.evaluating():
             tail = _TailGraph(self, batch).product(probe, batched=False)
-        stored = self._multiplied(batch_factors(self.risk, self._layer, batch), probe.T).T
-        stored = stored * self.risk.divisor
-        slack = torch.finfo(self.dtype).eps ** 0.5
-        if (tail - stored).norm() <= slack * torch.maximum(tail.norm(), stored.norm()):
+            stored = batch_factors(self.risk, self._layer, batch).product(probe)
+        if _agree(tail, stored):
             return
         self.representation = "tail"
         self.plan = dataclasses.replace(
@@ -292,11 +277,15 @@ class LayerHessian(RiskOperator):
             except CheckpointError:
                 return f"activation checkpointing evaluates '{self._layer.name}' again"
             full = HessianGraph(self.risk, batch).product(probe, batched=False)
-        # Two exact ways in floating point: rounding stays far below √eps, a missing term does not.
-        slack = torch.finfo(self.dtype).eps ** 0.5
-        if (tail - full).norm() <= slack * torch.maximum(tail.norm(), full.norm()):
+        if _agree(tail, full):
             return None
         return f"a product of '{self._layer.name}' disagrees with double backward"
+
+
+def _agree(first: Tensor, second: Tensor) -> bool:
+    """Compare two exact ways: rounding stays far below √eps, a missing term does not."""
+    slack = torch.finfo(first.dtype).eps ** 0.5
+    return bool((first - second).norm() <= slack * torch.maximum(first.norm(), second.norm()))
 
 
 def _probe(operator: LayerHessian) -> Tensor:

@@ -99,7 +99,11 @@ def end_marks(
     marks: list[Mark] = []
     hover = pair_hover(top, "from the top")
     values, residuals = numbers(top.values), numbers(top.residuals)
-    what = "largest, certified" if num_outliers is None else f"{split} outliers, certified"
+    what = (
+        "largest, certified"
+        if num_outliers is None
+        else f"{split} outlier{'s' * (split != 1)}, certified"
+    )
     parts = ((0, split, "outlier", what), (split, len(top), "muted", "the next, certified"))
     for first, last, colour, label in parts:
         if last > first:

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from eigenscape.analyses import Analysis, LayerBlock
+from eigenscape.analyses import (
+    Analysis,
+    LayerBlock,
+    eigenspace_overlap,
+    spectral_distance,
+)
 from eigenscape.errors import InvalidArgumentError, WrongTypeError
 from eigenscape.linalg import SpectralDensity
 from eigenscape.records import Columns, Record, Status
@@ -180,41 +184,9 @@ def _distances(analyses: Sequence[Analysis]) -> list[Row]:
     return rows
 
 
-def spectral_distance(first: SpectralDensity, second: SpectralDensity) -> float:
-    """Return the Wasserstein-1 distance between two spectra on the axis log(|λ| + ε).
-
-    It is taken between the quadrature's nodes and weights themselves, and does not depend on how
-    wide a kernel they are drawn with. ε is the larger of the two.
-
-    Args:
-        first: A density.
-        second: Another one, of a matrix of any size.
-
-    Returns:
-        The distance in natural logarithms.
-    """
-    from scipy.stats import wasserstein_distance
-
-    epsilon = max(first.epsilon, second.epsilon)
-    (x, v), (y, w) = (_atoms(density, epsilon) for density in (first, second))
-    return float(wasserstein_distance(x.numpy(), y.numpy(), v.numpy(), w.numpy()))
-
-
-def _atoms(density: SpectralDensity, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Return places and masses of the spectral measure; a spike carries 1/n."""
-    spikes = density.spikes.detach().cpu().double()
-    nodes, weights = (t.detach().cpu().double() for t in (density.nodes, density.weights))
-    share = (1.0 - spikes.numel() / density.size) / nodes.shape[0]
-    places = torch.cat([nodes.flatten(), spikes])
-    masses = torch.cat([weights.flatten() * share, torch.full_like(spikes, 1.0 / density.size)])
-    return (places.abs() + epsilon).log(), masses.clamp_min(0.0)
-
-
 def _overlap(first: Analysis, second: Analysis, k: int) -> float | None:
-    U, V = (a.hessian.largest.vectors.detach().cpu().double() for a in (first, second))
-    if U.shape[0] != V.shape[0]:
-        return None
-    return float((U[:, :k].T @ V[:, :k]).square().sum()) / k
+    U, V = (a.hessian.largest.vectors[:, :k] for a in (first, second))
+    return float(eigenspace_overlap(U, V).overlaps[-1]) if U.shape[0] == V.shape[0] else None
 
 
 def _first(values: Tensor) -> float | None:

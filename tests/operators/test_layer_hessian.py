@@ -236,6 +236,24 @@ def test_shortcuts_and_constants_are_linear() -> None:
     torch.testing.assert_close(operator.to_dense(), Hessian(risk)["fc1"].to_dense())
 
 
+def test_a_model_that_takes_another_road_later_is_refused() -> None:
+    class Fork(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(4, 5), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.fc1(x)
+            return self.fc2(torch.tanh(h) if float(x[0, 0]) > 5.0 else torch.relu(h))
+
+    late = X.clone()
+    late[4:, 0] = 9.0
+    risk = EmpiricalRisk(Fork(), CrossEntropy(), (late, Y), batch_size=4)
+    operator = LayerHessian(risk, "fc1", representation="factors")
+    with pytest.raises(UnsupportedModelError, match=r"Tanh.*representation='tail'"):
+        operator @ torch.ones(operator.space.size)
+
+
 def test_a_loss_that_is_not_convex_has_no_factors() -> None:
     def odd(z: Tensor, y: Tensor) -> Tensor:
         return z.pow(3).sum() / z.shape[0]
@@ -243,7 +261,7 @@ def test_a_loss_that_is_not_convex_has_no_factors() -> None:
     risk = EmpiricalRisk(nn.Sequential(nn.Linear(4, 3)), odd, (X, Y))
     operator = LayerHessian(risk, "0")
     assert operator.representation == "tail"
-    assert "not convex" in operator.plan.explain()
+    assert "may not be convex" in operator.plan.explain()
     torch.testing.assert_close(operator.to_dense(), Hessian(risk).to_dense())
 
 

@@ -9,10 +9,7 @@ import torch
 
 from eigenscape.analyses import Analysis
 from eigenscape.errors import InvalidArgumentError, RunError, WrongTypeError
-from eigenscape.linalg import eigsh, spectral_density
-from eigenscape.operators import Dense
 from eigenscape.report import compare
-from eigenscape.report.compare import spectral_distance
 from tests.report import samples
 
 
@@ -26,33 +23,6 @@ def rows(record: Analysis, *others: Analysis) -> dict[str, list[float | None]]:
     comparison = compare([record, *others])
     names = comparison.to_frame().columns.tolist()
     return {row[0]: list(row[1:]) for row in comparison.to_frame()[names].itertuples(index=False)}
-
-
-def test_scaling_a_matrix_by_e_moves_its_log_spectrum_by_one() -> None:
-    values = torch.tensor([1.0, 2.0, 3.0, 5.0, 8.0])
-    densities = [
-        spectral_density(
-            Dense(torch.diag(values * factor)),
-            num_steps=5,
-            num_probes=1,
-            epsilon=1e-12,
-            scale="log",
-        )
-        for factor in (1.0, math.e)
-    ]
-    # Nodes times e and weights alike: each atom moves by exactly 1, up to ε/λ.
-    assert spectral_distance(*densities) == pytest.approx(1.0, abs=1e-9)
-    assert spectral_distance(densities[0], densities[0]) == 0.0
-
-
-def test_spikes_count_as_one_eigenvalue_each() -> None:
-    values = torch.tensor([1.0, 1.0, 1.0, 1.0])
-    first = spectral_density(Dense(torch.diag(values)), num_steps=1, num_probes=1, epsilon=1e-12)
-    moved = Dense(torch.diag(torch.tensor([math.e**4, 1.0, 1.0, 1.0])))
-    outliers = eigsh(moved, num_pairs=1)
-    second = spectral_density(moved, num_steps=1, num_probes=1, outliers=outliers, epsilon=1e-12)
-    # A quarter of the mass moves by 4.
-    assert spectral_distance(first, second) == pytest.approx(1.0, abs=1e-9)
 
 
 def test_a_comparison_has_a_row_a_quantity_and_a_column_a_run() -> None:
