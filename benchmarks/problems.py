@@ -1,22 +1,21 @@
-"""Networks with synthetic, class-structured data, shortly trained, and what is true of them.
-
-The references here are plain PyTorch in float64 and use nothing of the package.
-"""
+"""Networks with synthetic, class-structured data, shortly trained."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import eigenscape as es
+
 CLASSES, TOKENS, LENGTH = 10, 65, 32
+Device = torch.device | str
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A trained network and all of its data, in one batch."""
+    """A trained network and all of its data, in one batch or cut into chunks."""
 
     name: str
     model: nn.Module
@@ -24,6 +23,7 @@ class Problem:
     y: Tensor
     loss: float
     first: str | None  # the first layer, whose input needs no derivative
+    chunk: int | None = None  # samples at once; all of them, if nothing is said
 
     @property
     def dtype(self) -> torch.dtype:
@@ -56,10 +56,34 @@ class Problem:
         V = (V / V.norm(dim=0)).to(self.device, self.dtype)
         return V[:, 0] if columns == 1 else V
 
-    def gradient(self) -> tuple[Tensor, ...]:
+    def cut(self, chunk: int | None) -> "Problem":
+        """Return the same problem with its data in chunks."""
+        return replace(self, chunk=chunk)
+
+    def batches(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the data as they are cut."""
+        size = self.chunk or len(self.x)
+        return list(zip(self.x.split(size), self.y.split(size), strict=True))
+
+    def chunks(self, fewest: int = 32, most_pieces: int = 64) -> list[int]:
+        """List the sizes that cut the data evenly, so that no way of averaging matters."""
+        N = len(self.x)
+        smallest = min(N, max(fewest, N // most_pieces))
+        return [size for size in range(smallest, N + 1) if N % size == 0]
+
+    def gradient(self) -> list[Tensor]:
         """The unit of all times: the gradient over all data, by plain autograd."""
-        loss = F.cross_entropy(self.model(self.x), self.y)
-        return torch.autograd.grad(loss, list(self.model.parameters()))
+        params = list(self.model.parameters())
+        total: list[Tensor] = []
+        for x, y in self.batches():
+            loss = F.cross_entropy(self.model(x), y, reduction="sum") / self.y.numel()
+            parts = torch.autograd.grad(loss, params)
+            if not total:
+                total = list(parts)
+                continue
+            for sum_, part in zip(total, parts, strict=True):
+                sum_ += part
+        return total
 
     def floors(self) -> tuple[float, float]:
         """Count matrix products: a kept Hessian product and a Gauss-Newton one, in gradients.
@@ -91,13 +115,13 @@ class Problem:
 
 
 class MLP(nn.Sequential):
-    """784-200-200-10 with ReLU."""
+    """Two hidden layers with ReLU."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        for i, (a, b) in enumerate([(784, 200), (200, 200), (200, CLASSES)]):
+        for i, (a, b) in enumerate([(inputs, width), (width, width), (width, CLASSES)]):
             self.add_module(f"fc{i + 1}", nn.Linear(a, b))
-            if b != CLASSES:
+            if i < 2:
                 self.add_module(f"relu{i + 1}", nn.ReLU())
 
 
@@ -119,7 +143,7 @@ class LeNet5(nn.Module):
 class Block(nn.Module):
     """Causal attention and a two-layer perceptron, LayerNorm before each."""
 
-    def __init__(self, width: int, heads: int = 4) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads, self.fused = heads, False
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -144,10 +168,10 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A small GPT; classes are dimension 1 of its output, as `F.cross_entropy` wants them."""
 
-    def __init__(self, depth: int, width: int) -> None:
+    def __init__(self, depth: int, width: int, heads: int, length: int) -> None:
         super().__init__()
-        self.token, self.place = nn.Embedding(TOKENS, width), nn.Embedding(LENGTH, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.token, self.place = nn.Embedding(TOKENS, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, TOKENS)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -164,31 +188,66 @@ class GPT(nn.Module):
         return self
 
 
-def mlp(n: int) -> Problem:
+def mlp(n: int, inputs: int = 784, width: int = 200, *, device: Device = "cpu") -> Problem:
     torch.manual_seed(0)
     y = torch.arange(n) % CLASSES
-    x = 0.15 * torch.randn(CLASSES, 784)[y] + torch.randn(n, 784)
-    return _trained("mlp", MLP(), x, y, goal=0.4, first="fc1")
+    x = 0.15 * torch.randn(CLASSES, inputs)[y] + torch.randn(n, inputs)
+    return _trained("mlp", MLP(inputs, width), x, y, device, goal=0.4, first="fc1")
 
 
-def lenet(n: int) -> Problem:
+def lenet(n: int, *, total: int | None = None, device: Device = "cpu") -> Problem:
+    """LeNet5 trained on n images; with `total`, there are more of them than it was trained on."""
     torch.manual_seed(0)
+    x, y = _images(total or n, 32)
+    trained = _trained("lenet", LeNet5(), x[:n], y[:n], device, goal=0.4, first="conv1")
+    return replace(trained, x=x.to(device), y=y.to(device))
+
+
+def resnet(
+    n: int,
+    network: str,
+    side: int,
+    *,
+    name: str = "resnet",
+    steps: int = 2000,
+    device: Device = "cpu",
+) -> Problem:
+    """A ResNet18 of the package without BatchNorm."""
+    torch.manual_seed(0)
+    x, y = _images(n, side)
+    model = es.models.build(network, input_shape=(3, side, side), num_classes=CLASSES)
+    return _trained(name, model, x, y, device, goal=0.4, first="conv1", steps=steps)
+
+
+def _images(n: int, side: int) -> tuple[Tensor, Tensor]:
+    """Noisy images around ten coarse patterns."""
     y = torch.arange(n) % CLASSES
     coarse = torch.randn(CLASSES, 3, 8, 8)
-    x = 0.7 * F.interpolate(coarse, scale_factor=4.0)[y] + torch.randn(n, 3, 32, 32)
-    return _trained(f"lenet N={n}", LeNet5(), x, y, goal=0.4, first="conv1")
+    x = 0.7 * F.interpolate(coarse, scale_factor=side / 8)[y] + torch.randn(n, 3, side, side)
+    return x, y
 
 
-def gpt(n: int, depth: int, width: int) -> Problem:
+def gpt(
+    n: int,
+    depth: int,
+    width: int,
+    *,
+    heads: int = 4,
+    length: int = LENGTH,
+    name: str = "gpt",
+    steps: int = 2000,
+    device: Device = "cpu",
+) -> Problem:
     """Sequences of a random chain in which each token has one likely and one rare successor."""
     torch.manual_seed(0)
     likely, rare = torch.randperm(TOKENS), torch.randperm(TOKENS)
     text = [torch.randint(TOKENS, (n,))]
-    for _ in range(LENGTH):
+    for _ in range(length):
         text.append(torch.where(torch.rand(n) < 0.85, likely[text[-1]], rare[text[-1]]))
     tokens = torch.stack(text, dim=1)
-    model = GPT(depth, width)
-    return _trained("gpt", model, tokens[:, :-1], tokens[:, 1:], goal=0.8, first=None)
+    model = GPT(depth, width, heads, length)
+    x, y = tokens[:, :-1], tokens[:, 1:]
+    return _trained(name, model, x, y, device, goal=0.8, first=None, steps=steps)
 
 
 def fused(problem: Problem) -> Problem:
@@ -196,85 +255,36 @@ def fused(problem: Problem) -> Problem:
     return replace(problem, name="gpt-sdpa", model=copy.deepcopy(problem.model).fuse(True))
 
 
+def dong(n: int, size: int, hidden: int = 8, *, device: Device = "cpu") -> Problem:
+    """As many classes as inputs, few hidden units, no biases, at initialisation."""
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    model.add_module("fc1", nn.Linear(size, hidden, bias=False))
+    model.add_module("relu", nn.ReLU())
+    model.add_module("fc2", nn.Linear(hidden, size, bias=False))
+    x, y = torch.randn(n, size), torch.randint(size, (n,))
+    return _trained("dong", model, x, y, device, goal=0.0, first="fc1", steps=1)
+
+
 def _trained(
-    name: str, model: nn.Module, x: Tensor, y: Tensor, goal: float, first: str | None
+    name: str,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    device: Device,
+    goal: float,
+    first: str | None,
+    steps: int = 2000,
 ) -> Problem:
     """Take steps of Adam over all data until the loss is at the goal: neither random nor zero."""
+    model, x, y = model.to(device), x.to(device).contiguous(), y.to(device).contiguous()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for _ in range(2000):
+    for step in range(steps):
         loss = F.cross_entropy(model(x), y)
-        if loss.item() <= goal:
+        if loss.item() <= goal or step == steps - 1:
             break
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     optimizer.zero_grad()
-    return Problem(name, model.eval(), x, y.contiguous(), loss.item(), first)
-
-
-def exact(problem: Problem) -> Problem:
-    """The same problem in float64, with attention written out."""
-    double = problem.to(torch.float64)
-    if isinstance(double.model, GPT):
-        double.model.fuse(False)
-    return double
-
-
-def hessian_reference(problem: Problem, names: tuple[str, ...] = ()) -> Callable[[Tensor], Tensor]:
-    """Products (n,) with the float64 Hessian, or with its block of some parameters."""
-    double = exact(problem)
-    named = dict(double.model.named_parameters())
-    params = [named[name] for name in (names or named)]
-    loss = F.cross_entropy(double.model(double.x), double.y)
-    slopes = torch.autograd.grad(loss, params, create_graph=True)
-    slope = torch.cat([s.reshape(-1) for s in slopes])
-
-    def product(v: Tensor) -> Tensor:
-        parts = torch.autograd.grad(slope, params, v.to(slope), retain_graph=True)
-        return torch.cat([part.reshape(-1) for part in parts])
-
-    return product
-
-
-def gauss_newton_reference(problem: Problem) -> Callable[[Tensor], Tensor]:
-    """Products (n,) with the float64 Gauss-Newton matrix: forward mode, then one vjp."""
-    double = exact(problem)
-    params = {name: p.detach() for name, p in double.model.named_parameters()}
-
-    def output(values: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(double.model, values, (double.x,))
-
-    def product(v: Tensor) -> Tensor:
-        pieces = v.double().split([p.numel() for p in params.values()])
-        tangent = {n: t.view_as(params[n]) for n, t in zip(params, pieces, strict=True)}
-        z, moved = torch.func.jvp(output, (params,), (tangent,))
-        p = z.softmax(1)
-        bent = p * (moved - (p * moved).sum(1, keepdim=True)) / double.y.numel()
-        (pulled,) = torch.func.vjp(output, params)[1](bent)
-        return torch.cat([pulled[name].reshape(-1) for name in params])
-
-    return product
-
-
-def relu_trace(problem: Problem) -> float:
-    """The exact trace of the Hessian of an MLP with ReLU, where it equals Gauss-Newton's.
-
-    With ∇²ℓ = Σ_c s_c s_cᵀ and s_c = √p_c (e_c − p), the trace is mean Σ_c ‖Jᵀ s_c‖², and of a
-    linear layer with input a and back-propagated δ, ‖Jᵀ s‖² = (‖a‖² + 1) ‖δ‖².
-    """
-    double = exact(problem)
-    inputs, outputs, h = [], [], double.x
-    for layer in double.model:
-        if isinstance(layer, nn.Linear):
-            inputs.append(h.detach())
-        h = layer(h)
-        if isinstance(layer, nn.Linear):
-            outputs.append(h)
-    p = h.detach().softmax(1)
-    total = 0.0
-    for c in range(p.shape[1]):
-        s = p[:, c : c + 1].sqrt() * (F.one_hot(torch.tensor(c), p.shape[1]).to(p) - p)
-        deltas = torch.autograd.grad(h, outputs, s, retain_graph=True)
-        for a, delta in zip(inputs, deltas, strict=True):
-            total += float(((a.square().sum(1) + 1) * delta.square().sum(1)).sum())
-    return total / len(double.x)
+    return Problem(name, model.eval(), x, y, loss.item(), first)

@@ -1,10 +1,11 @@
 """Other people's products, each as a function of a flat vector; imported only when asked for.
 
-Each takes a copy of the model, so that none sees what another left in it, and all of the data as
-one batch.
+Each takes a copy of the model, so that none sees what another left in it, and the data as they are
+cut: in one batch unless `Problem.cut` was called.
 """
 
 import copy
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,14 +34,21 @@ def chosen(model: nn.Module, names: tuple[str, ...]) -> list[nn.Parameter]:
 
 
 def autograd_kept(problem: Problem, names: tuple[str, ...] = ()) -> Product:
-    """Double backward, the graph of the gradient built once."""
+    """Double backward, the graphs of the gradient built once."""
     model = copy.deepcopy(problem.model)
     params = chosen(model, names)
-    loss = F.cross_entropy(model(problem.x), problem.y)
-    slopes = torch.autograd.grad(loss, params, create_graph=True)
-    return lambda v: _flat(
-        torch.autograd.grad(slopes, params, _split(v, params), retain_graph=True)
-    )
+    slopes = [
+        torch.autograd.grad(_share(problem, model, batch), params, create_graph=True)
+        for batch in problem.batches()
+    ]
+
+    def product(v: Tensor) -> Tensor:
+        parts = _split(v, params)
+        return sum(
+            _flat(torch.autograd.grad(slope, params, parts, retain_graph=True)) for slope in slopes
+        )
+
+    return product
 
 
 def autograd_fresh(problem: Problem) -> Product:
@@ -48,12 +56,32 @@ def autograd_fresh(problem: Problem) -> Product:
     model = copy.deepcopy(problem.model)
     params = list(model.parameters())
 
-    def product(v: Tensor) -> Tensor:
-        loss = F.cross_entropy(model(problem.x), problem.y)
-        slopes = torch.autograd.grad(loss, params, create_graph=True)
-        return _flat(torch.autograd.grad(slopes, params, _split(v, params)))
+    def once(batch: tuple[Tensor, Tensor], parts: list[Tensor]) -> Tensor:
+        slopes = torch.autograd.grad(_share(problem, model, batch), params, create_graph=True)
+        return _flat(torch.autograd.grad(slopes, params, parts))
 
-    return product
+    return lambda v: sum(once(batch, _split(v, params)) for batch in problem.batches())
+
+
+def masked(problem: Problem, product: Product, names: tuple[str, ...]) -> Product:
+    """The block of some parameters by a product with everything, cut out of it."""
+    sizes = {name: p.numel() for name, p in problem.model.named_parameters()}
+    inside = torch.cat(
+        [torch.full((size,), name in names, device=problem.device) for name, size in sizes.items()]
+    )
+
+    def restricted(v: Tensor) -> Tensor:
+        whole = v.new_zeros(len(inside))
+        whole[inside] = v
+        return product(whole)[inside]
+
+    return restricted
+
+
+def _share(problem: Problem, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Return what one batch adds to the mean loss."""
+    x, y = batch
+    return F.cross_entropy(model(x), y, reduction="sum") / problem.y.numel()
 
 
 def curvlinops_operator(
@@ -63,9 +91,10 @@ def curvlinops_operator(
 
     model = copy.deepcopy(problem.model)
     operator = getattr(curvlinops, f"{kind}LinearOperator")
-    data = [(problem.x, problem.y)]
     params = chosen(model, names)
-    return operator(model, nn.CrossEntropyLoss(), params, data, check_deterministic=False)
+    return operator(
+        model, nn.CrossEntropyLoss(), params, problem.batches(), check_deterministic=False
+    )
 
 
 def curvlinops_product(problem: Problem, *options: Any) -> Product:
@@ -73,12 +102,13 @@ def curvlinops_product(problem: Problem, *options: Any) -> Product:
     return lambda v: (operator @ v).detach()
 
 
-def pyhessian_object(problem: Problem, *, loader: bool = False) -> Any:
+def pyhessian_object(problem: Problem, *, loader: bool = False, names: tuple[str, ...] = ()) -> Any:
     from pyhessian import hessian
 
-    batch = (problem.x, problem.y)
-    data = {"dataloader": [batch]} if loader else {"data": batch}
+    data = {"dataloader": problem.batches()} if loader else {"data": (problem.x, problem.y)}
     model = copy.deepcopy(problem.model)
+    for name, param in model.named_parameters():
+        param.requires_grad_(not names or name in names)  # it knows no other way to choose
     on_gpu = problem.device.type == "cuda"
     return hessian(model, nn.CrossEntropyLoss(), **data, cuda=on_gpu)
 
@@ -100,7 +130,7 @@ def eigenthings_operator(problem: Problem, names: tuple[str, ...] = ()) -> Any:
 
     return he.HessianOperator(
         copy.deepcopy(problem.model),
-        [(problem.x, problem.y)],
+        problem.batches(),
         he.supervised_loss(nn.CrossEntropyLoss()),
         param_filter=he.match_names(*names) if names else None,
     )
@@ -111,15 +141,19 @@ def eigenthings_product(problem: Problem, names: tuple[str, ...] = ()) -> Produc
     return lambda v: operator.matvec(v).detach()
 
 
-def eigenthings_ggn(problem: Problem) -> Product:
+def eigenthings_ggn_operator(problem: Problem) -> Any:
     import hessian_eigenthings as he
 
-    operator = he.GGNOperator(
+    return he.GGNOperator(
         copy.deepcopy(problem.model),
-        [(problem.x, problem.y)],
+        problem.batches(),
         he.supervised_forward,
         he.supervised_loss_of_output(nn.CrossEntropyLoss()),
     )
+
+
+def eigenthings_ggn(problem: Problem) -> Product:
+    operator = eigenthings_ggn_operator(problem)
     return lambda v: operator.matvec(v).detach()
 
 
@@ -139,16 +173,17 @@ def backpack_product(problem: Problem) -> Product:
 class Counter:
     """Counts calls of a function, and stops what never ends."""
 
-    def __init__(self, most: int = 1000) -> None:
+    def __init__(self, most: int = 10**6, seconds: float = 1e9) -> None:
         self.count, self._most = 0, most
+        self._seconds, self._end = seconds, time.monotonic() + seconds
 
     def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, counting."""
 
         def call(*args: Any, **options: Any) -> Any:
             self.count += 1
-            if self.count > self._most:
-                raise RuntimeError(f"stopped after {self._most} products")
+            if self.count > self._most or time.monotonic() > self._end:
+                raise TimeoutError(f"stopped after {self._seconds:g} s, {self.count} products")
             return function(*args, **options)
 
         return call

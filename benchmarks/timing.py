@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
@@ -18,30 +18,38 @@ class Row:
     """One method on one problem.
 
     Attributes:
-        section: "a" to "d".
+        section: "a" to "g", or "s".
         problem: What it was measured on.
+        job: What is asked of it; rows of one job can be compared.
         method: Whose code, and how it was called.
+        role: Whose row it is; see `bars`.
         seconds: Wall time of the job in each round; for several columns, per column.
         gradients: The same in units of the gradient that was timed right before it.
         products: Products spent in each round (eigenpairs, density).
         first: Setting up and the first call, in gradients.
-        error: Against float64 double backward; what exactly, the section's heading says.
+        error: Against a float64 reference; what exactly, the section's heading says.
         wrong: Whether that error is more than rounding.
+        counts: Whether it can be compared: as exact as was asked, and the same job.
         note: What else there is to say; the reason, if it failed.
         failed: Whether there is no result at all.
+        extra: Further numbers: memory, an exponent with its points.
     """
 
     section: str
     problem: str
+    job: str
     method: str
+    role: str
     seconds: list[float] = field(default_factory=list)
     gradients: list[float] = field(default_factory=list)
     products: list[int] = field(default_factory=list)
     first: float | None = None
     error: float | None = None
     wrong: bool = False
+    counts: bool = True
     note: str = ""
     failed: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def fail(self, error: BaseException) -> None:
         """Record that a method gave no result, and why."""
@@ -64,24 +72,28 @@ def timed(
     gradient: Callable[[], Any],
     rounds: int,
     columns: Mapping[str, int] | None = None,
-) -> None:
+) -> dict[str, Any]:
     """Fill rows with the time of their jobs: each round takes all of them, in another order.
 
     Args:
         jobs: By name, a row and the function to time, whose first call sets up what it needs. A
             job that raises fails its row alone.
         gradient: The unit, timed right before each job.
-        rounds: How many rounds.
+        rounds: How many rounds; in a single one nothing is repeated, however short.
         columns: How many columns a job multiplies, where it is not one.
+
+    Returns:
+        By name, what the job returned.
     """
     for _ in range(2):
         unit, _result = seconds_of(gradient)
-    unit_calls = _calls(unit)
-    calls = {}
+    unit_calls = _calls(unit, rounds)
+    calls, results = {}, {}
     for name, (row, job) in jobs.items():
         try:
             row.first = seconds_of(job)[0] / unit
-            calls[name] = _calls(seconds_of(job)[0])
+            spent, results[name] = seconds_of(job)
+            calls[name] = _calls(spent, rounds)
         except Exception as error:
             row.fail(error)
     for number in range(rounds):
@@ -93,10 +105,50 @@ def timed(
             spent = seconds_of(job, calls[name])[0] / (columns or {}).get(name, 1)
             row.seconds.append(spent)
             row.gradients.append(spent / unit)
+    return results
 
 
-def _calls(seconds: float) -> int:
-    return max(1, min(_MOST_CALLS, round(_SHORTEST / seconds)))
+def in_turn(
+    jobs: Mapping[str, tuple[Row, Callable[[int], Any]]],
+    gradient: Callable[[], Any],
+    rounds: int,
+    look: Callable[[Row, Any], None],
+) -> None:
+    """Time long jobs, once a round each, and look at every answer with the clock stopped.
+
+    Args:
+        jobs: By name, a row and a function of the round's number.
+        gradient: The unit, timed right before each job.
+        rounds: How many rounds; a job that raised is not tried again.
+        look: Writes into a row what its answer is worth.
+    """
+    seconds_of(gradient)
+    for number in range(rounds):
+        for row, job in jobs.values():
+            if row.failed:
+                continue
+            unit, _ = seconds_of(gradient, 3)
+            try:
+                spent, answer = seconds_of(lambda job=job, number=number: job(number))
+            except Exception as error:
+                row.fail(error)
+                continue
+            row.seconds.append(spent)
+            row.gradients.append(spent / unit)
+            look(row, answer)
+
+
+def best_time(function: Callable[[], Any], rounds: int = 5) -> float:
+    """Return the shortest of some rounds: what the machine can do, others' work left out."""
+    spent, _ = seconds_of(function)
+    calls = _calls(spent, rounds)
+    return min(seconds_of(function, calls)[0] for _ in range(rounds))
+
+
+def _calls(seconds: float, rounds: int) -> int:
+    if rounds == 1:
+        return 1
+    return max(1, min(_MOST_CALLS, round(_SHORTEST / max(seconds, 1e-7))))
 
 
 def _synchronise() -> None:
@@ -121,9 +173,9 @@ def _milliseconds(seconds: list[float]) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def table(rows: list[Row]) -> str:
-    """Lay rows out as a Markdown table that is also readable as it stands."""
-    heads = ["", "problem", "method", "products", "gradients", "ms", "first", "error", "note"]
+def rows_table(rows: Sequence[Row]) -> list[list[str]]:
+    """Lay rows out as lines of cells, the heading first."""
+    heads = ["", "on", "job", "method", "products", "gradients", "ms", "first", "error", "note"]
     lines = [heads]
     for row in rows:
         error = "-" if row.error is None else f"{row.error:.1e}" + (" WRONG" * row.wrong)
@@ -132,6 +184,7 @@ def table(rows: list[Row]) -> str:
             [
                 row.section,
                 row.problem,
+                row.job,
                 row.method,
                 f"{median(row.products):g}" if row.products else "-",
                 spread(row.gradients),
@@ -141,9 +194,14 @@ def table(rows: list[Row]) -> str:
                 ("failed: " if row.failed else "") + row.note,
             ]
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
-    lines.insert(1, ["-" * width for width in widths])
+    return lines
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """Write lines of cells as a Markdown table that is also readable as it stands."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    rule = ["-" * max(width, 1) for width in widths]
     return "\n".join(
         "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
-        for line in lines
+        for line in [lines[0], rule, *lines[1:]]
     )

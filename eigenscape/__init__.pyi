@@ -1,14 +1,17 @@
 """What `import eigenscape as es` offers, each name with its room: the one list of it."""
 
 from eigenscape import data as data
+from eigenscape import distributed as distributed
 from eigenscape import models as models
 from eigenscape import train as train
 from eigenscape.analyses import Analysis as Analysis
 from eigenscape.analyses import Budget as Budget
 from eigenscape.analyses import analyze as analyze
 from eigenscape.analyses import eigenspace_overlap as eigenspace_overlap
+from eigenscape.analyses import exact_trace as exact_trace
 from eigenscape.analyses import gradient_overlap as gradient_overlap
 from eigenscape.analyses import layer_curvature as layer_curvature
+from eigenscape.analyses import layer_spectrum as layer_spectrum
 from eigenscape.analyses import matrix_spectrum as matrix_spectrum
 from eigenscape.analyses import outliers as outliers
 from eigenscape.analyses import plan_analysis as plan_analysis

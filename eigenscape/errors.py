@@ -73,6 +73,10 @@ class DataError(FileError):
     """A data file is missing, damaged, or not what it should be."""
 
 
+class RankError(EigenscapeError, ConnectionError):
+    """Another process of the same computation has ended, failed, or does not answer."""
+
+
 class EigenscapeWarning(UserWarning):
     """Root of all warnings of this package."""
 

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from eigenscape.batches import DEFAULT_BATCH_SIZE, Batch, BatchSource
+from eigenscape.batches import Batch, BatchSource
+from eigenscape.distributed import Ranks
 from eigenscape.errors import (
     EmptySelectionError,
     NonDeterministicRiskError,
@@ -29,6 +29,7 @@ from eigenscape.errors import (
     UnsupportedModelError,
     require_choice,
 )
+from eigenscape.files import crc
 from eigenscape.losses import Loss, as_loss
 from eigenscape.parameters import common_kind, is_compiled, select_parameters, uncompiled
 from eigenscape.precision import full_precision
@@ -36,13 +37,6 @@ from eigenscape.space import ParamSpace
 
 Params: TypeAlias = dict[str, Tensor]
 _KEEP_DATA_BYTES = 2 * 2**30
-
-# What the activations of one batch may take, and the fewest and most samples in it. Measured on two
-# cores: products of LeNet5 in batches of 180 take 0.7 of the time of batches of 1000; perceptrons
-# want thousands; below 32 samples, single operations are too short.
-_ACTIVATION_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}
-_FEWEST_SAMPLES, _MOST_SAMPLES = {"cpu": 32, "cuda": 256}, {"cpu": 4096, "cuda": 65536}
-_TRIAL_SAMPLES = 8
 
 
 class EmpiricalRisk:
@@ -72,6 +66,7 @@ class EmpiricalRisk:
         reduction: str = "mean",
         check_deterministic: bool = True,
         keep_data_bytes: int = _KEEP_DATA_BYTES,
+        ranks: Ranks | None = None,
     ) -> None:
         """Look at model, loss and data, and probe that the loss is a function of the parameters.
 
@@ -91,6 +86,8 @@ class EmpiricalRisk:
             reduction: "mean" divides by the number of loss terms, "sum" does not divide.
             check_deterministic: Evaluate twice and refuse if the two disagree.
             keep_data_bytes: Most device memory for batches read from a loader.
+            ranks: Processes to share the work with, from `distributed.join`. Each is given the same
+                model and the same data, takes its share of them, and gets the answers for all.
 
         Raises:
             EigenscapeError: One of its kinds, if model, loss, data or parameters cannot be used.
@@ -104,17 +101,26 @@ class EmpiricalRisk:
         self._all = self._selected = select_parameters(model, params)
         self.dtype, self.device = common_kind(self._selected)
         self.space = ParamSpace.of(self._selected)
-        self.batches = BatchSource(
-            data,
-            batch_size=batch_size,
-            device=self.device,
-            dtype=self.dtype,
-            keep_bytes=keep_data_bytes,
-        )
+        self.ranks = ranks or Ranks()
+        with self.ranks.together():
+            self.batches = BatchSource(
+                data,
+                batch_size=batch_size,
+                device=self.device,
+                dtype=self.dtype,
+                keep_bytes=keep_data_bytes,
+                ranks=self.ranks,
+            )
         self.batches.keep()
         if self.batches.may_resize:
-            self.batches.resize(_samples_at_once(self))
-        self._num_terms, self._num_samples = self._probe(check_deterministic)
+            leaves = leaf_copies(self.parameters())
+            constants = [*leaves.values(), *self.constants().values()]
+            with torch.enable_grad(), self.evaluating():
+                limit = self.batches.samples_at_once(lambda b: self.total(leaves, b), constants)
+            self.batches.resize(limit)
+        # Its own samples are those of this process: all, unless ranks share them.
+        self._num_terms, self.num_own_samples = self._probe(check_deterministic)
+        self._num_samples = int(self.ranks.sum(torch.tensor([self.num_own_samples])))
 
     @property
     def num_terms(self) -> float:
@@ -162,20 +168,29 @@ class EmpiricalRisk:
     def version(self) -> tuple[object, ...]:
         """Return a value that changes whenever the model does, to know when kept work is stale.
 
-        PyTorch counts writes to a tensor, but not those through `.data`; so a sum is looked at too.
+        PyTorch counts writes to a tensor, but not those through `.data`; so the bits are added up.
         """
-        tensors, modes = list(self._all.values()), []
-        if self._module is not None:
-            tensors = [*self._module.parameters(), *self._module.buffers()]
-            modes = [part.training for part in self._module.modules()]
+        tensors, modules = self._state(), [] if self._module is None else self._module.modules()
+        modes = [part.training for part in modules]
         kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
         for t in tensors:
             plain = torch.view_as_real(t) if t.is_complex() else t
             kinds.setdefault((t.dtype, t.device), []).append(plain.detach().reshape(-1))
-        # Joined first: on a GPU two launches cost less than one for each tensor.
-        sums = [torch.cat(group).sum(dtype=torch.float64).item() for group in kinds.values()]
+        sums = [total for group in kinds.values() for total in _bit_sums(group)]
         marks = ((t.data_ptr(), t._version) for t in tensors)
         return (*marks, *sums, *(modes if self._mode == "keep" else ()))
+
+    def _state(self) -> list[Tensor]:
+        if self._module is None:
+            return list(self._all.values())
+        return [*self._module.parameters(), *self._module.buffers()]
+
+    def places(self) -> tuple[int, ...]:
+        """Return where the tensors of the model are, to know when one took another's place."""
+        tensors = list(self._all.values())
+        if self._module is not None:
+            tensors = [*self._module.parameters(), *self._module.buffers()]
+        return tuple(t.data_ptr() for t in tensors)
 
     def restricted(self, names: Sequence[str]) -> "EmpiricalRisk":
         """Return the same risk as a function of some of its parameters, the rest held fixed.
@@ -202,13 +217,22 @@ class EmpiricalRisk:
         Returns:
             The model's output; the logits where it returns an object or a dict that has them.
         """
+        return self.call({**self.constants(), **params}, batch.args, batch.kwargs)
+
+    def call(self, state: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Evaluate the model with all of its tensors given; call it inside `evaluating()`.
+
+        Args:
+            state: The selected parameters and the `constants`.
+            args: Positional inputs of the model.
+            kwargs: Keyword inputs of the model.
+
+        Returns:
+            As `output`.
+        """
         if self._module is None:
-            params = {**self._constants(), **params}
-            return _logits(self._model(params, *batch.args, **batch.kwargs))
-        state = {**self._constants(), **params}
-        return _logits(
-            torch.func.functional_call(self._module, state, batch.args, batch.kwargs, strict=False)
-        )
+            return _logits(self._model(state, *args, **kwargs))
+        return _logits(torch.func.functional_call(self._module, state, args, kwargs, strict=False))
 
     def total(self, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum of a batch's loss terms and their number; inside `evaluating()`."""
@@ -231,13 +255,13 @@ class EmpiricalRisk:
         Raises:
             NonFiniteError: If it has NaN or infinite entries.
         """
-        with torch.enable_grad(), self.evaluating():
+        with self.ranks.together(), torch.enable_grad(), self.evaluating():
             total = torch.zeros(self.space.size, dtype=torch.float64, device=self.device)
             for batch in self.batches:
                 leaves = leaf_copies(self.parameters())
                 loss, _ = self.total(leaves, batch)
                 total += flat_gradient(loss, leaves)
-        gradient = (total / self.divisor).to(self.dtype)
+        gradient = (self.ranks.sum(total) / self.divisor).to(self.dtype)
         if not bool(torch.isfinite(gradient).all()):
             raise NonFiniteError(
                 "The gradient has NaN or infinite entries. Check the loss (`risk.value()`), the "
@@ -283,7 +307,7 @@ class EmpiricalRisk:
                 for part in training:
                     part.training = True
 
-    def _constants(self) -> Params:
+    def constants(self) -> Params:
         """Return everything the model needs beside the selected parameters, as constants."""
         if self._module is None:
             return {n: p.detach() for n, p in self._all.items() if n not in self._selected}
@@ -292,12 +316,25 @@ class EmpiricalRisk:
             for name, parameter in self._module.named_parameters()
             if name not in self._selected
         }
-        if self._mode == "keep":
-            # A module in train mode writes into its buffers; it gets copies to write into.
-            constants.update({n: b.detach().clone() for n, b in self._module.named_buffers()})
+        # A module in train mode writes into its buffers; it gets copies to write into.
+        writes = self._mode == "keep"
+        for name, buffer in self._module.named_buffers():
+            constants[name] = buffer.detach().clone() if writes else buffer.detach()
         return constants
 
     def _sums(self, batches: Any) -> tuple[float, float]:
+        """Add up the loss terms and their number, over all data."""
+        with self.ranks.together():
+            own = torch.tensor(self._own_sums(batches), dtype=torch.float64)
+        total, count = self.ranks.sum(own).tolist()
+        if not (math.isfinite(total) and math.isfinite(count)):
+            raise NonFiniteError(
+                f"The loss is {total} ({count:g} terms). Check the data and the parameters for NaN "
+                "or infinity, e.g. `all(p.isfinite().all() for p in model.parameters())`."
+            )
+        return total, count
+
+    def _own_sums(self, batches: Any) -> tuple[float, float]:
         total = count = 0.0
         params = self.parameters()
         for batch in batches:
@@ -309,11 +346,6 @@ class EmpiricalRisk:
                 )
             total += batch_total.double().item()
             count += batch_count.double().item()
-        if not (math.isfinite(total) and math.isfinite(count)):
-            raise NonFiniteError(
-                f"The loss is {total} ({count:g} terms). Check the data and the parameters for NaN "
-                "or infinity, e.g. `all(p.isfinite().all() for p in model.parameters())`."
-            )
         return total, count
 
     def _probe(self, check: bool) -> tuple[float, int]:
@@ -328,8 +360,10 @@ class EmpiricalRisk:
                     f"The data hold {samples} samples but no loss term (count {count:g}): every "
                     "target is ignored or has weight zero."
                 )
+            self._require_same_everywhere()
             if check:
-                self._require_same_output()
+                with self.ranks.together():
+                    self._require_same_output()
                 if not self.batches.is_whole:
                     self._require_same_pass(total, count)
         if spy.found:
@@ -362,6 +396,7 @@ class EmpiricalRisk:
 
     def _require_same_pass(self, total: float, count: float) -> None:
         """Walk the loader anew; random augmentation and dropped batches show up here."""
+        seen = self.batches.seen
         again, count_again = self._sums(self.batches.fresh())
         slack = self._slack() * max(abs(again), abs(total))
         if count != count_again or not abs(again - total) <= slack:
@@ -370,6 +405,17 @@ class EmpiricalRisk:
                 f"{again / max(count_again, 1e-300):.6g} ({count_again:g} terms). Turn off random "
                 "augmentation and `drop_last` with shuffling, or pass `list(loader)` for one draw."
             )
+        if self.batches.seen != seen and not self.batches.is_fixed:
+            raise NonDeterministicRiskError(
+                "Processes cannot share a loader that gives its batches in another order at every "
+                "pass. Turn off shuffling, or raise `EmpiricalRisk(keep_data_bytes=...)`."
+            )
+
+    def _require_same_everywhere(self) -> None:
+        """Refuse ranks that differ in what they are to share: their sums would mean nothing."""
+        if self.ranks.size > 1:
+            model = [crc(tensor) for tensor in self._state()]
+            self.ranks.require_same({"model": model, "data": self.batches.seen})
 
     def _slack(self) -> float:
         # Same numbers in another order differ by rounding; √eps is far above that, and far below
@@ -385,7 +431,8 @@ class EmpiricalRisk:
             if isinstance(part, nn.modules.batchnorm._BatchNorm)
             and (part.running_mean is None or (part.training and self._mode == "keep"))
         ]
-        if coupled and sum(1 for _ in self.batches) > 1:
+        # Several ranks have several batches.
+        if coupled and (self.ranks.size > 1 or sum(1 for _ in self.batches) > 1):
             raise UnsupportedModelError(
                 f"`{coupled[0]}` normalises by the statistics of its batch, so the loss depends on "
                 "how the data are batched. Use `mode='eval'` with running statistics, or give all "
@@ -408,6 +455,16 @@ class _AttentionSpy(TorchFunctionMode):
         ):
             self.found = True
         return func(*args, **kwargs)
+
+
+def _bit_sums(tensors: list[Tensor]) -> list[int]:
+    """Add up the bits of flat tensors of one dtype and device, as integers that wrap around."""
+    size = tensors[0].element_size()
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
+    # Joined on a GPU, where two launches cost less than one for each tensor.
+    parts = [torch.cat(tensors)] if tensors[0].is_cuda else tensors
+    wide = torch.int64 if size == 8 else torch.int32
+    return [int(part.view(integer).sum(dtype=wide)) for part in parts]
 
 
 def leaf_copies(params: Params) -> Params:
@@ -437,27 +494,3 @@ def _logits(output: Any) -> Any:
     if isinstance(logits, Tensor):
         return logits
     return output
-
-
-def _samples_at_once(risk: EmpiricalRisk) -> int:
-    """Choose a batch size from what a few samples leave for the backward pass."""
-    # It depends on shapes alone, so the same model and data are always cut in the same way.
-    kind = risk.device.type if risk.device.type in _ACTIVATION_BYTES else "cpu"
-    leaves = leaf_copies(risk.parameters())
-    own = {t.untyped_storage().data_ptr() for t in (*leaves.values(), *risk._constants().values())}
-    saved: dict[int, int] = {}
-
-    def count(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() not in own:
-            saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-        return tensor
-
-    batch = risk.batches.head(_TRIAL_SAMPLES)
-    try:
-        with torch.enable_grad(), risk.evaluating(), saved_tensors_hooks(count, lambda t: t):
-            _graph = risk.total(leaves, batch)
-    except Exception:  # whatever it is, the probe that follows meets it too, and says it
-        return DEFAULT_BATCH_SIZE
-    each = sum(saved.values()) / batch.size
-    fit = int(_ACTIVATION_BYTES[kind] // max(each, 1.0))
-    return min(max(fit, _FEWEST_SAMPLES[kind]), _MOST_SAMPLES[kind])

@@ -56,7 +56,8 @@ SAME_LINE: dict[str, tuple[str, ...]] = {
     "records": ("errors",),
     "pairs": ("records", "errors"),
     "knockout": ("linear_operator",),
-    "risk": ("parameters", "losses", "batches"),
+    "batches": ("distributed",),
+    "risk": ("parameters", "losses", "batches", "distributed"),
     "layers": ("risk", "losses", "batches"),
 }
 
@@ -106,6 +107,7 @@ LONG_FUNCTIONS: dict[str, str] = {}  # "eigenscape/room/file.py::Class.method": 
 EXTRA_TESTS = (
     "tests/test_architecture.py",
     "tests/cases.py",
+    "tests/distributed_jobs.py",
     "tests/small_net.py",
     "tests/spaces.py",
     "tests/linalg/matrices.py",

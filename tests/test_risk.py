@@ -414,11 +414,13 @@ def test_batches_are_cut_by_the_memory_of_activations() -> None:
     many = (torch.randn(6000, 4), torch.randint(0, 3, (6000,)))
     thin = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     wide = nn.Sequential(nn.Linear(4, 2000), nn.Tanh(), nn.Linear(2000, 3))
-    assert first_size(thin, many) == 4096
+    assert first_size(thin, many) == 6000  # 4096 would leave a short batch
     # Tanh keeps its output for the backward pass, and so does the layer after it: 16 kB a sample.
-    assert 8 * 2**20 / 16_000 / 1.2 < first_size(wide, many) < 8 * 2**20 / 16_000
+    assert 8 * 2**20 / 16_000 / 1.2 < first_size(wide, many) < 8 * 2**20 / 16_000 * 1.1
     huge = nn.Sequential(nn.Linear(4, 60_000), nn.Tanh(), nn.Linear(60_000, 3))
     assert first_size(huge, many) == 32
+    sizes = [b.size for b in EmpiricalRisk(wide, CrossEntropy(), many).batches]
+    assert max(sizes) - min(sizes) < len(sizes)  # equal, but for what cannot be shared out
 
 
 def test_whoever_says_how_to_cut_is_obeyed() -> None:
@@ -435,6 +437,6 @@ def test_the_cut_changes_no_answer() -> None:
     cut, whole = (
         EmpiricalRisk(wide, CrossEntropy(), many, batch_size=size) for size in (None, 100)
     )
-    assert len(list(cut.batches)) == 4
+    assert [b.size for b in cut.batches] == [34, 34, 32]
     assert cut.value() == pytest.approx(whole.value(), rel=1e-12)
     torch.testing.assert_close(cut.gradient(), whole.gradient())

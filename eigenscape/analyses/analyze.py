@@ -140,7 +140,7 @@ def analyze(
             f"`analyze(plan=...)` was made for the budget '{plan.budget.name}'; got "
             f"budget='{chosen.name}'. Pass the same budget to both."
         )
-    folder = None if checkpoint is None else Path(checkpoint)
+    folder = risk.ranks.folder(checkpoint)
     if folder is not None:
         Checkpoint(folder, _key(risk, chosen, seed))  # refuses that of another analysis
     plan = plan or plan_analysis(risk, budget=chosen)

@@ -8,6 +8,7 @@ import torch
 from eigenscape.analyses.layer_curvature import layer_names
 from eigenscape.analyses.matrix_spectrum import edge_products, eigsh_products
 from eigenscape.analyses.point import point
+from eigenscape.distributed import Ranks
 from eigenscape.errors import WrongTypeError, require_choice
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators import GaussNewton, Hessian
@@ -161,7 +162,7 @@ def plan_analysis(risk: EmpiricalRisk, *, budget: str | Budget = "standard") -> 
     gradient_seconds = time.monotonic() - started
     H, G = Hessian(risk), GaussNewton(risk)
     probes = chosen.num_probes
-    (h, h_shared), (g, g_shared) = _seconds(H, probes), _seconds(G, probes)
+    (h, h_shared), (g, g_shared) = (_seconds(A, probes, risk.ranks) for A in (H, G))
     density = min(chosen.num_steps, n) * probes
     counts = {name: num_pairs(name, chosen, here.num_classes) for name in MATRICES}
     tops = eigsh_products(counts["Hessian"][0])
@@ -215,23 +216,24 @@ def num_pairs(matrix: str, budget: Budget, num_classes: int | None) -> tuple[int
     return top, 0 if matrix == "Gauss-Newton" else ends
 
 
-def _seconds(operator: LinearOperator, num_columns: int) -> tuple[float, float]:
+def _seconds(operator: LinearOperator, num_columns: int, ranks: Ranks) -> tuple[float, float]:
     """Time a product alone, and one among several columns; the quickest of a few tries each."""
     # The first product builds the graphs and is left out. Where one takes long, columns are not
     # tried: they share passes over the data for small networks only.
     x = torch.ones(operator.space.size, 1, dtype=operator.dtype, device=operator.device)
     x /= x.norm()
     _ = operator @ x
-    alone = _quickest(operator, x)
+    alone = _quickest(operator, x, ranks)
     if num_columns == 1 or alone > _TIMING_SECONDS:
         return alone, alone
-    return alone, _quickest(operator, x.expand(-1, num_columns)) / num_columns
+    return alone, _quickest(operator, x.expand(-1, num_columns), ranks) / num_columns
 
 
-def _quickest(operator: LinearOperator, X: torch.Tensor) -> float:
+def _quickest(operator: LinearOperator, X: torch.Tensor, ranks: Ranks) -> float:
     times: list[float] = []
     while not times or (len(times) < 5 and sum(times) < _TIMING_SECONDS):
         started = time.monotonic()
         float((operator @ X).sum())  # waits for the device
-        times.append(time.monotonic() - started)
+        # Clocks differ, and all ranks must multiply equally often.
+        times.append(ranks.first(time.monotonic() - started))
     return min(times)

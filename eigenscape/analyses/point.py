@@ -79,15 +79,17 @@ def _classification(risk: EmpiricalRisk) -> tuple[float | None, int | None]:
     loss = risk.loss
     if not isinstance(loss, CrossEntropy):
         return None, None
-    right = seen = 0
+    right = seen = soft = 0
     classes: int | None = None
-    with torch.no_grad(), risk.evaluating():
+    with risk.ranks.together(), torch.no_grad(), risk.evaluating():
         for batch in risk.batches:
             z, y, is_index = loss.aligned(risk.output(risk.parameters(), batch), batch.target)
             classes = z.shape[1]
             if not is_index:
-                return None, classes
+                soft = 1
+                break
             kept = y != loss.ignore_index
             right += int(((z.argmax(1) == y) & kept).sum())
             seen += int(kept.sum())
-    return right / seen, classes
+    right, seen, soft = risk.ranks.sum(torch.tensor([right, seen, soft])).tolist()
+    return None if soft else right / seen, classes

@@ -10,7 +10,7 @@ import typer
 
 from eigenscape.cli._progress import Watch
 from eigenscape.cli._screen import Screen, duration, size
-from eigenscape.cli._verb import FINE, NOT_CONVERGED, open_file
+from eigenscape.cli._verb import FINE, NOT_CONVERGED, is_launched, open_file
 
 if TYPE_CHECKING:
     from eigenscape.analyses import Analysis, Plan
@@ -44,7 +44,7 @@ def make_plan(screen: Screen, risk: "EmpiricalRisk", budget: str) -> "Plan":
 
 
 def confirm(plan: "Plan", *, yes: bool) -> None:
-    """Ask whether to start something long, where there is someone to ask.
+    """Ask whether to start something long, where there is someone to ask, and one process asks.
 
     Args:
         plan: What would start.
@@ -53,7 +53,7 @@ def confirm(plan: "Plan", *, yes: bool) -> None:
     Raises:
         Exit: If the answer is no.
     """
-    if yes or plan.seconds <= _ASK_ABOVE_SECONDS or not sys.stdin.isatty():
+    if yes or plan.seconds <= _ASK_ABOVE_SECONDS or not sys.stdin.isatty() or is_launched():
         return
     if not typer.confirm(f"Start? It will take about {duration(plan.seconds)}", default=True):
         typer.echo("Nothing was started. `--budget quick` or fewer `--samples` take less.")

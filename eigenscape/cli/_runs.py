@@ -1,6 +1,7 @@
 """The folder of a run while it is made: whose it is, how it is resumed, where checkpoints go."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,8 +15,8 @@ from typing import Any
 import typer
 
 from eigenscape.cli._screen import Screen
-from eigenscape.cli._verb import INTERRUPTED
-from eigenscape.errors import RunError
+from eigenscape.cli._verb import INTERRUPTED, REFUSED
+from eigenscape.errors import RankError, RunError
 
 RUNS = Path("runs")
 # `save_run` knows this folder as an unfinished run, and removes it when the run is complete.
@@ -106,7 +107,7 @@ def unfinished(folder: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def resumable(screen: Screen, place: Place) -> Iterator[None]:
-    """On Ctrl-C, say how to go on.
+    """On Ctrl-C, and where a process was lost, say how to go on.
 
     Args:
         screen: Where to say it.
@@ -116,7 +117,7 @@ def resumable(screen: Screen, place: Place) -> Iterator[None]:
         Nothing.
 
     Raises:
-        Exit: With the exit code of an interruption.
+        Exit: With the exit code of an interruption, or of a refusal.
     """
     try:
         yield
@@ -127,8 +128,14 @@ def resumable(screen: Screen, place: Place) -> Iterator[None]:
             if kept.exists()
             else "Interrupted before anything was computed. Start again with"
         )
-        screen.err.print(f"\n  {place.command}\n", soft_wrap=True)
+        if not screen.silent:
+            screen.err.print(f"\n  {place.command}\n", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
+    except RankError as error:
+        screen.error(str(error), aloud=True)
+        if not screen.silent:
+            screen.err.print(f"\n  {place.command}\n", soft_wrap=True)
+        raise typer.Exit(REFUSED) from None
 
 
 def default_folder(*names: str) -> Path:
@@ -166,6 +173,8 @@ def command_line(ctx: typer.Context, **changed: object) -> str:
         A line for a shell.
     """
     words, given = ctx.command_path.split(), {}
+    if (count := os.environ.get("LOCAL_WORLD_SIZE", "1")) != "1":
+        words = ["torchrun", f"--nproc-per-node={count}", "-m", "eigenscape", *words[-1:]]
     for param in ctx.command.params:
         name = str(param.name)
         source = ctx.get_parameter_source(name)

@@ -18,13 +18,14 @@ _GAP = 3
 class Screen:
     """Where a verb writes: results to stdout, notes and errors to stderr."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, silent: bool = False) -> None:
         """Open both streams as they are now.
 
         Args:
             quiet: Print results and errors only.
+            silent: Print nothing: another process of the same command does the talking.
         """
-        self.quiet = quiet
+        self.quiet, self.silent = quiet or silent, silent
         self.out, self.err = _console(stderr=False), _console(stderr=True)
 
     def say(self, text: str = "", *, bold: bool = False) -> None:
@@ -34,16 +35,18 @@ class Screen:
 
     def result(self, text: str) -> None:
         """Print what the verb was called for, quiet or not, and as it stands."""
-        self.out.print(Text(text), soft_wrap=True)
+        if not self.silent:
+            self.out.print(Text(text), soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Print a remark to stderr, unless quiet."""
         if not self.quiet:
             _print(self.err, text, "yellow")
 
-    def error(self, text: str) -> None:
-        """Print a refusal to stderr."""
-        _print(self.err, text, "red")
+    def error(self, text: str, *, aloud: bool = False) -> None:
+        """Print a refusal to stderr; one that is `aloud`, on a silent screen too."""
+        if aloud or not self.silent:
+            _print(self.err, text, "red")
 
     def table(self, columns: Mapping[str, Iterable[object]], *, title: str = "") -> None:
         """Print named columns of equal length, unless quiet; numbers stand to the right."""

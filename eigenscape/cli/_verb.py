@@ -5,6 +5,7 @@ import inspect
 import os
 import re
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,8 +16,16 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from eigenscape.cli._screen import Screen
-from eigenscape.errors import EigenscapeError, EigenscapeWarning
+from eigenscape.errors import (
+    EigenscapeError,
+    EigenscapeWarning,
+    InvalidArgumentError,
+    RankError,
+)
 
+# Set by torchrun for what it starts; machines of a cluster may set the rest for every command.
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_SPEAKING_SECONDS = 2.0
 FINE, NOT_CONVERGED, REFUSED, UNEXPECTED, INTERRUPTED = 0, 1, 2, 3, 130
 
 Quiet = Annotated[
@@ -34,11 +43,14 @@ _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
 
-def verb(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+def verb(
+    function: Callable[_Args, _Result], *, in_parallel: bool = False
+) -> Callable[_Args, _Result]:
     """Let a command end as all do: with words and an exit code, not with a traceback.
 
     Args:
         function: The command; it may have arguments `quiet` and `debug`.
+        in_parallel: Whether several processes may share its work; others are refused.
 
     Returns:
         The command with its errors translated.
@@ -46,15 +58,19 @@ def verb(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
     @functools.wraps(function)
     def run(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-        screen = Screen(quiet=bool(kwargs.get("quiet")))
+        silent = is_follower() and (in_parallel or _TORCHRUN in os.environ)
+        screen = Screen(quiet=bool(kwargs.get("quiet")), silent=silent)
         debug = bool(kwargs.get("debug"))
         try:
+            if not in_parallel:
+                _require_alone(function.__name__)
             with _warnings_as_notes(screen):
                 return function(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.TyperException):
             raise
         except EigenscapeError as error:
-            _show(screen, str(error), debug)
+            # Other refusals are met by all processes alike; a lost one may have been the first.
+            _show(screen, str(error), debug, aloud=isinstance(error, RankError))
             raise typer.Exit(REFUSED) from None
         except KeyboardInterrupt:
             screen.error("Interrupted.")
@@ -63,7 +79,7 @@ def verb(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(FINE) from None
         except Exception as error:
-            _show(screen, _unexpected(error, debug), debug)
+            _show(screen, _unexpected(error, debug), debug, aloud=True)
             raise typer.Exit(UNEXPECTED) from None
 
     run.__doc__ = _help(function)
@@ -92,10 +108,34 @@ def _unexpected(error: Exception, debug: bool) -> str:
     return f"Unexpected {what}.{advice}"
 
 
-def _show(screen: Screen, text: str, debug: bool) -> None:
-    if debug:
+def _show(screen: Screen, text: str, debug: bool, *, aloud: bool) -> None:
+    if debug and (aloud or not screen.silent):
         screen.err.print(traceback.format_exc().rstrip(), soft_wrap=True)
-    screen.error(text)
+    screen.error(text, aloud=aloud)
+    if screen.silent and not aloud:
+        # torchrun ends all processes when one has failed: the first may still be speaking.
+        time.sleep(_SPEAKING_SECONDS)
+
+
+def is_launched() -> bool:
+    """Say whether this process is to join others; `distributed.join` asks the same."""
+    # Not asked there: it would load PyTorch, and help must be instant.
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return all(name in os.environ for name in names)
+
+
+def is_follower() -> bool:
+    """Say whether another process of the same command is the first, which speaks for all."""
+    return is_launched() and os.environ["RANK"] != "0"
+
+
+def _require_alone(name: str) -> None:
+    """Refuse several processes that would all do, and write, the same."""
+    if _TORCHRUN in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InvalidArgumentError(
+            f"`eigenscape {name}` works in one process; torchrun started "
+            f"{os.environ['WORLD_SIZE']}. Start it without torchrun: only `analyze` shares work."
+        )
 
 
 @contextmanager

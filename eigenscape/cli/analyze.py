@@ -8,10 +8,14 @@ import typer
 from eigenscape.cli import _analysis, _runs
 from eigenscape.cli._progress import Watch
 from eigenscape.cli._screen import Screen
-from eigenscape.cli._verb import DataDir, Debug, Quiet, Seed
+from eigenscape.cli._verb import DataDir, Debug, Quiet, Seed, is_follower
 from eigenscape.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from eigenscape.distributed import Ranks
     from eigenscape.risk import EmpiricalRisk
 
 ModelName = Annotated[
@@ -110,10 +114,14 @@ def analyze(
       eigenscape analyze my_net.py:build --data my_net.py:loader -c net.safetensors
       eigenscape analyze F-200^2 --data mnist --samples 5000 --budget quick
       eigenscape analyze LeNet5 --data mnist -c runs/my-training --device cuda
+      torchrun --nproc-per-node=4 -m eigenscape analyze LeNet5 --data mnist
 
     Interrupted with Ctrl-C, the same command continues where it was.
     """
-    screen = Screen(quiet=quiet)
+    from eigenscape.cli._subject import choose_device
+    from eigenscape.distributed import join
+
+    screen = Screen(quiet=quiet, silent=is_follower())
     settings = {"verb": "analyze"} | {
         name: str(value) if isinstance(value, Path) else value
         for name, value in ctx.params.items()
@@ -121,34 +129,46 @@ def analyze(
     }
     folder = out or _runs.default_folder(model, data)
     command = _runs.command_line(ctx, out=folder)
-    place = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
-    with _runs.resumable(screen, place):
-        risk, facts = find(screen, settings)
-        plan = _analysis.make_plan(screen, risk, budget)
-        _analysis.confirm(plan, yes=yes)
-        if place.resumed:
-            screen.say(f"Resuming the unfinished run in {folder}; what it finished is kept.")
-        place.begin()
-        analysis = _analysis.run_analysis(
-            screen,
-            risk,
-            plan,
-            title=f"{model} on {data}",
-            description=facts,
-            seed=seed,
-            checkpoint=place.checkpoint,
-        )
-        noted = {**settings, "command": command}
-        _analysis.save(screen, analysis, folder, noted, overwrite=overwrite)
-    _analysis.tell(screen, analysis, folder, open_report=open_report)
+    with join(device=choose_device(device)) as ranks:
+        if ranks.size > 1:
+            settings["processes"] = ranks.size  # sums in another order end in other digits
+        with ranks.together():
+            place = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
+        with _runs.resumable(screen, place):
+            risk, facts = find(screen, settings, ranks)
+            plan = _analysis.make_plan(screen, risk, budget)
+            _analysis.confirm(plan, yes=yes)
+            if place.resumed:
+                screen.say(f"Resuming the unfinished run in {folder}; what it finished is kept.")
+            with ranks.together():
+                if ranks.is_first:
+                    place.begin()
+            analysis = _analysis.run_analysis(
+                screen,
+                risk,
+                plan,
+                title=f"{model} on {data}",
+                description=facts,
+                seed=seed,
+                checkpoint=place.checkpoint,
+            )
+            with ranks.together():
+                if ranks.is_first:
+                    noted = {**settings, "command": command}
+                    _analysis.save(screen, analysis, folder, noted, overwrite=overwrite)
+    if ranks.is_first:
+        _analysis.tell(screen, analysis, folder, open_report=open_report)
 
 
-def find(screen: Screen, settings: dict[str, Any]) -> tuple["EmpiricalRisk", dict[str, str]]:
+def find(
+    screen: Screen, settings: dict[str, Any], ranks: "Ranks"
+) -> tuple["EmpiricalRisk", dict[str, str]]:
     """Load what the settings name, and show what was found.
 
     Args:
         screen: Where to show it.
         settings: The arguments of `analyze` by name.
+        ranks: The processes that share the work.
 
     Returns:
         The risk, and the facts for the report.
@@ -158,15 +178,49 @@ def find(screen: Screen, settings: dict[str, Any]) -> tuple["EmpiricalRisk", dic
     """
     from eigenscape.cli import _subject
     from eigenscape.cli._user_code import users_own
-    from eigenscape.cli._weights import load_weights
     from eigenscape.risk import EmpiricalRisk
 
-    name, seed = settings["model"], settings["seed"]
     if settings["weights_seed"] is not None and settings["checkpoint"] is None:
         raise InvalidArgumentError(
             "`--weights-seed` needs `--checkpoint` with the folder of a training run."
         )
-    device = _subject.choose_device(settings["device"])
+    with ranks.together():
+        data, model, weights = _load(screen, settings, ranks.device)
+    with Watch(screen, "evaluating the loss"), users_own("The model failed on the data"):
+        with ranks.together():
+            loss, said = _subject.choose_loss(settings["loss"], model, data, ranks.device)
+        risk = EmpiricalRisk(
+            model,
+            loss,
+            data,
+            params=settings["params"] or None,
+            batch_size=settings["batch_size"],
+            ranks=ranks,
+        )
+    total = sum(p.numel() for p in model.parameters())
+    chosen = "" if risk.space.size == total else f"{risk.space.size:,} of "
+    shared = "" if ranks.size == 1 else f", {ranks.size} processes"
+    facts = {
+        "model": f"{settings['model']}, {type(model).__name__} with {chosen}{total:,} parameters",
+        "weights": weights,
+        "data": _subject.describe_data(data, settings["data"], risk.num_samples),
+        "loss": said,
+        "device": f"{risk.device}, {str(risk.dtype).removeprefix('torch.')}{shared}",
+    }
+    screen.facts(facts)
+    if history := getattr(data, "history", ()):
+        facts["history of the data"] = "; ".join(history)
+    return risk, facts
+
+
+def _load(
+    screen: Screen, settings: dict[str, Any], device: "torch.device"
+) -> tuple[Any, "nn.Module", str]:
+    """Return the data, the model in its place, and what to say of its weights."""
+    from eigenscape.cli import _subject
+    from eigenscape.cli._weights import load_weights
+
+    seed = settings["seed"]
     _subject.seed_everything(seed)
     with Watch(screen, "loading the data"):
         data = _subject.load_data(
@@ -177,33 +231,11 @@ def find(screen: Screen, settings: dict[str, Any]) -> tuple["EmpiricalRisk", dic
             seed=seed,
         )
     with Watch(screen, "building the model"):
-        model = _subject.load_model(name, data, seed=seed, init=settings["init"])
+        model = _subject.load_model(settings["model"], data, seed=seed, init=settings["init"])
         weights = "as built; `--checkpoint` loads trained ones"
         if settings["checkpoint"] is not None:
             loaded = load_weights(
                 model, Path(settings["checkpoint"]), seed=settings["weights_seed"]
             )
             weights = " ".join([f"{loaded.source}.", *loaded.notes])
-        model = _subject.place_model(model, device, settings["dtype"])
-    with Watch(screen, "evaluating the loss"), users_own("The model failed on the data"):
-        loss, said = _subject.choose_loss(settings["loss"], model, data, device)
-        risk = EmpiricalRisk(
-            model,
-            loss,
-            data,
-            params=settings["params"] or None,
-            batch_size=settings["batch_size"],
-        )
-    total = sum(p.numel() for p in model.parameters())
-    chosen = "" if risk.space.size == total else f"{risk.space.size:,} of "
-    facts = {
-        "model": f"{name}, {type(model).__name__} with {chosen}{total:,} parameters",
-        "weights": weights,
-        "data": _subject.describe_data(data, settings["data"], risk.num_samples),
-        "loss": said,
-        "device": f"{risk.device}, {str(risk.dtype).removeprefix('torch.')}",
-    }
-    screen.facts(facts)
-    if history := getattr(data, "history", ()):
-        facts["history of the data"] = "; ".join(history)
-    return risk, facts
+        return data, _subject.place_model(model, device, settings["dtype"]), weights

@@ -31,7 +31,7 @@ app = typer.Typer(
 )
 
 for command in (demo, analyze, train, ls, show, compare, models, env):
-    app.command()(_verb.verb(command))
+    app.command()(_verb.verb(command, in_parallel=command is analyze))
 app.add_typer(data.app, name="data")
 
 

@@ -1,5 +1,9 @@
 """The curvature matrices themselves, one final class each."""
 
+from eigenscape.operators._piecewise import curved_operation as curved_operation
+from eigenscape.operators._roots import MOST_OUTPUTS as MOST_OUTPUTS
+from eigenscape.operators._roots import exact_roots as exact_roots
+from eigenscape.operators._roots import have_exact_roots as have_exact_roots
 from eigenscape.operators.dense import Dense as Dense
 from eigenscape.operators.fisher import Fisher as Fisher
 from eigenscape.operators.gauss_newton import GaussNewton as GaussNewton
@@ -8,6 +12,7 @@ from eigenscape.operators.kronecker_hessian import KroneckerHessian as Kronecker
 from eigenscape.operators.layer_hessian import LayerHessian as LayerHessian
 from eigenscape.operators.residual import Residual as Residual
 
+# The matrices; what stands above and not here serves other rooms.
 __all__ = [
     "Dense",
     "Fisher",

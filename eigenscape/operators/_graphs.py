@@ -1,21 +1,13 @@
-"""Products with curvature matrices from autograd graphs that are built once per batch and kept.
+"""What all matrices that are sums over a risk's batches share.
 
-For one batch with parameters θ, output z, sum of loss terms L and r = ∂L/∂z, three graphs serve all
-matrices of this room, each by reverse mode twice (exact for every layer that PyTorch can
-differentiate twice; several compositions with forward mode are not, see
-`docs/concepts/products.md`):
-
-    Hessian    g(θ) = ∂L/∂θ              Hv = ∂⟨g, v⟩/∂θ
-    residual   g(θ) = Jᵀr with r fixed    (H − G)v = ∂⟨g, v⟩/∂θ
-    Jacobian   q(u) = Jᵀu                Jv = ∂⟨q, v⟩/∂u, then Jᵀ(B Jv) for any B at the output
-
-A kept graph costs the memory of its activations and saves the forward and first backward pass of
-every later product. Letters: k columns, K of them at a time, n parameters.
+Which graphs are kept, which columns are multiplied together, and what is checked.
+Letters: k columns, K of them at a time, n parameters.
 """
 
+import math
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,8 +23,8 @@ from eigenscape.errors import (
     require_count,
 )
 from eigenscape.linear_operator import LinearOperator
-from eigenscape.losses import OutputProduct
-from eigenscape.risk import EmpiricalRisk, leaf_copies
+from eigenscape.operators._batch_graphs import BatchGraph
+from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import ParamSpace
 
 _CPU_BUDGET = 4 * 2**30
@@ -40,64 +32,6 @@ _CPU_BUDGET = 4 * 2**30
 # batched pass is slower than one column after the other (measured: LeNet5, 200 MB, 1.3 times).
 _CPU_SHARED_BYTES = 32 * 2**20
 _MOST_COLUMNS = 64
-
-Curvature = Callable[[Tensor, Batch], OutputProduct]
-
-
-class BatchGraph(ABC):
-    """What one batch contributes: an unnormalised product with rows (K, n)."""
-
-    @abstractmethod
-    def product(self, rows: Tensor, *, batched: bool) -> Tensor:
-        """Multiply the rows, all in one backward pass if `batched`; inside `evaluating()`."""
-
-
-class HessianGraph(BatchGraph):
-    """The graph of a batch's gradient; with `fixed_residual`, of Jᵀr where r does not move."""
-
-    def __init__(self, risk: EmpiricalRisk, batch: Batch, *, fixed_residual: bool = False) -> None:
-        self._leaves = list(leaf_copies(risk.parameters()).values())
-        params = dict(zip(risk.space.names, self._leaves, strict=True))
-        with torch.enable_grad(), risk.evaluating():
-            output = risk.output(params, batch)
-            if fixed_residual:
-                require_tensor_output(output, "Residual")
-                head, seed = output, risk.loss.residual(output, batch.target)
-            else:
-                head, seed = risk.loss.total(output, batch.target)[0], None
-            self._gradients = gradients(head, self._leaves, seed, create_graph=True)
-
-    def product(self, rows: Tensor, *, batched: bool) -> Tensor:
-        columns = split_rows(rows, self._leaves)
-        return join_rows(
-            gradients(self._gradients, self._leaves, columns, batched=batched), rows, self._leaves
-        )
-
-
-class JacobianGraph(BatchGraph):
-    """The graphs of z and of u ↦ Jᵀu, with a matrix B at the output: products with JᵀBJ."""
-
-    def __init__(self, risk: EmpiricalRisk, batch: Batch, curvature: Curvature, name: str) -> None:
-        self._leaves = list(leaf_copies(risk.parameters()).values())
-        params = dict(zip(risk.space.names, self._leaves, strict=True))
-        with torch.enable_grad(), risk.evaluating():
-            self._output = risk.output(params, batch)
-            require_tensor_output(self._output, name)
-            self._u = torch.zeros_like(self._output, requires_grad=True)
-            self._pullback = gradients(self._output, self._leaves, self._u, create_graph=True)
-        with torch.no_grad():
-            self._at_output = curvature(self._output.detach(), batch)
-
-    def product(self, rows: Tensor, *, batched: bool) -> Tensor:
-        columns = split_rows(rows, self._leaves)
-        (pushed,) = gradients(self._pullback, [self._u], columns, batched=batched)
-        if pushed is None:
-            return torch.zeros_like(rows)
-        bent = [self._at_output(t) for t in (pushed if batched else [pushed])]
-        pulled = torch.stack(bent) if batched else bent[0]
-        return join_rows(
-            gradients(self._output, self._leaves, pulled, batched=batched), rows, self._leaves
-        )
 
 
 class RiskOperator(LinearOperator):
@@ -112,7 +46,8 @@ class RiskOperator(LinearOperator):
         self.risk = risk
         if memory_budget is not None:
             require_count(memory_budget, f"{type(self).__name__}(memory_budget=...)", at_least=0)
-        self._budget = _default_budget(risk.device) if memory_budget is None else memory_budget
+        own = _default_budget(risk.device) if memory_budget is None else memory_budget
+        self._budget = int(min(risk.ranks.gather(own)))  # it decides how products are cut
         self._kept: dict[int, BatchGraph] = {}
         self._version: Any = None
         self._bytes_per_sample: float | None = None
@@ -177,27 +112,41 @@ class RiskOperator(LinearOperator):
 
     def _product(self, X: Tensor) -> Tensor:
         rows = X.T.contiguous()
-        total, samples = rows, 0
+        with self.risk.ranks.together():
+            version = self.risk.version()
+            if version != self._version:  # the parameters moved
+                self._forget()
+                self._version = version
+            total = self._summed(rows)
+        total = self.risk.ranks.sum(total)
+        return self._finite((total / self.risk.divisor).to(self.dtype)).T
+
+    def _summed(self, rows: Tensor) -> Tensor:
+        """Multiply rows (k, n), summed over this rank's batches and not divided."""
         # Backward passes must be in full precision too, and evaluate checkpointed parts again.
         with self.risk.evaluating():
-            for batch, graph in self._graphs():
-                width = self._width(batch)
-                parts = [self._multiply(graph, part) for part in rows.split(width)]
-                added = parts[0] if len(parts) == 1 else torch.cat(parts)
-                # A single batch is no sum: it needs no float64.
-                total = total.double().add_(added) if samples else added
-                samples += batch.size
-        if samples != self.risk.num_samples:
+            return self._sum(rows)
+
+    def _sum(self, rows: Tensor) -> Tensor:
+        total, samples = rows, 0
+        for batch, graph in self._graphs():
+            width = self._width(batch)
+            parts = [self._multiply(graph, part) for part in rows.split(width)]
+            added = parts[0] if len(parts) == 1 else torch.cat(parts)
+            # A single batch is no sum: it needs no float64.
+            total = total.double().add_(added) if samples else added
+            samples += batch.size
+        if samples != (expected := self.risk.num_own_samples):
             raise NonDeterministicRiskError(
                 f"This pass over the data gave {samples} samples; the risk was made for "
-                f"{self.risk.num_samples}. Pass `list(loader)`, or make a new `EmpiricalRisk`."
+                f"{expected}. Pass `list(loader)`, or make a new `EmpiricalRisk`."
             )
-        return self._finite((total / self.risk.divisor).to(self.dtype)).T
+        return total
 
     def _finite(self, result: Tensor) -> Tensor:
         """Return a product, or refuse it."""
         # One reduction finds NaN and infinity alike; NaN compares false.
-        if not float(torch.linalg.vector_norm(result, float("inf"))) < float("inf"):
+        if result.numel() and not float(torch.stack(result.aminmax()).abs().max()) < math.inf:
             raise NonFiniteError(
                 f"A product with {type(self).__name__} is NaN or infinite. Check the vector, the "
                 "parameters and the data; second derivatives can overflow where the loss does not."
@@ -206,18 +155,23 @@ class RiskOperator(LinearOperator):
 
     def _graphs(self) -> Iterator[tuple[Batch, BatchGraph]]:
         """Walk the batches with their graphs, keeping as many as the budget allows."""
-        if self.risk.version() != self._version:  # the parameters moved
-            self._kept.clear()
-            self._version = self.risk.version()
         for number, batch in enumerate(self.risk.batches):
             graph = self._kept.get(number)
             if graph is None:
-                self._measure(batch)
-                graph = self._graph(batch)
+                graph = self._made(batch)
                 self._confirm(graph, batch)
                 if self.risk.batches.is_fixed and self._fits(number, batch):
                     self._kept[number] = graph
             yield batch, graph
+
+    def _forget(self) -> None:
+        """Drop what was kept for other parameters."""
+        self._kept.clear()
+
+    def _made(self, batch: Batch) -> BatchGraph:
+        """Build what one batch contributes, and know its size."""
+        self._measure(batch)
+        return self._graph(batch)
 
     def _confirm(self, graph: BatchGraph, batch: Batch) -> None:
         """Refuse, once, a matrix that is not symmetric: some layers of PyTorch have such a bug."""
@@ -285,57 +239,10 @@ class RiskOperator(LinearOperator):
         return torch.stack([graph.product(row[None], batched=False)[0] for row in rows])
 
 
-def gradients(
-    heads: Tensor | Sequence[Tensor | None],
-    leaves: Sequence[Tensor],
-    seeds: Tensor | Sequence[Tensor] | None,
-    *,
-    create_graph: bool = False,
-    batched: bool = False,
-) -> list[Tensor | None]:
-    """Call `autograd.grad` on the heads that have a graph; None where nothing depends on a leaf."""
-    many = [heads] if isinstance(heads, Tensor) else heads
-    given = [seeds] * len(many) if seeds is None or isinstance(seeds, Tensor) else seeds
-    live = [(h, s) for h, s in zip(many, given, strict=True) if h is not None and h.requires_grad]
-    if not live:
-        return [None] * len(leaves)
-    return list(
-        torch.autograd.grad(
-            [head for head, _ in live],
-            leaves,
-            [seed for _, seed in live],
-            retain_graph=True,
-            create_graph=create_graph,
-            allow_unused=True,
-            is_grads_batched=batched,
-        )
-    )
-
-
-def split_rows(rows: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Cut rows (K, n) into one tensor per leaf, (K, *shape), or (*shape) where K is 1."""
-    lead = rows.shape[:1] if rows.shape[0] > 1 else ()
-    parts = rows.split([leaf.numel() for leaf in leaves], dim=1)
-    return [p.reshape((*lead, *leaf.shape)) for p, leaf in zip(parts, leaves, strict=True)]
-
-
-def join_rows(parts: Sequence[Tensor | None], rows: Tensor, leaves: Sequence[Tensor]) -> Tensor:
-    """Undo `split_rows`; a leaf that nothing depends on gives zeros."""
-    count = rows.shape[0]
-    flat = [
-        rows.new_zeros(count, leaf.numel()) if part is None else part.reshape(count, -1)
-        for part, leaf in zip(parts, leaves, strict=True)
-    ]
-    return torch.cat(flat, dim=1)
-
-
-def require_tensor_output(output: object, name: str) -> None:
-    """Refuse a model whose output is not one tensor."""
-    if not isinstance(output, Tensor):
-        raise WrongTypeError(
-            f"`{name}` needs a model that returns one tensor (or an object with `.logits`); got "
-            f"{type(output).__name__}. Wrap the model, or use `Hessian`."
-        )
+def agree(first: Tensor, second: Tensor) -> bool:
+    """Compare two exact ways: rounding stays far below √eps, a missing term does not."""
+    slack = torch.finfo(first.dtype).eps ** 0.5
+    return bool((first - second).norm() <= slack * torch.maximum(first.norm(), second.norm()))
 
 
 def _default_budget(device: torch.device) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 REPRESENTATIONS = ("factors", "dense", "tail", "full")
 
@@ -123,6 +124,19 @@ def choose(
     else:
         reason = f"about {best.seconds(num_products, machine):.2g} s for {num_products} products"
     return LayerPlan(layer, checked, best.representation, num_products, reason)
+
+
+def strictest(plans: list[dict[str, Any]]) -> LayerPlan:
+    """Return the plan with most obstacles: what one rank cannot do, none does.
+
+    Args:
+        plans: The fields of each rank's plan, candidates among them.
+
+    Returns:
+        One plan for all; the first rank's where they are alike.
+    """
+    plan = max(plans, key=lambda p: sum(c["obstacle"] is not None for c in p["candidates"]))
+    return LayerPlan(**{**plan, "candidates": tuple(Candidate(**c) for c in plan["candidates"])})
 
 
 def _fitting(candidate: Candidate, memory_budget: int) -> Candidate:

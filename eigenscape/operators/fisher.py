@@ -6,12 +6,13 @@ from torch import Tensor
 from eigenscape.batches import Batch
 from eigenscape.errors import UnsupportedModelError, require_choice, require_count
 from eigenscape.losses import CallableLoss, OutputProduct
-from eigenscape.operators._graphs import BatchGraph, JacobianGraph, RiskOperator
+from eigenscape.operators._batch_graphs import BatchGraph, JacobianGraph
+from eigenscape.operators._network_operator import NetworkOperator
 from eigenscape.operators._noise import sample_noise
 from eigenscape.risk import EmpiricalRisk
 
 
-class Fisher(RiskOperator):
+class Fisher(NetworkOperator):
     """F = mean E[g gᵀ], the second moment of the gradients g of single loss terms.
 
     kind="exact" takes the expectation over labels drawn from the model; for the losses of this
@@ -35,6 +36,8 @@ class Fisher(RiskOperator):
         tensor([164.])
     """
 
+    _kind = "gauss-newton"
+
     def __init__(
         self,
         risk: EmpiricalRisk,
@@ -42,6 +45,8 @@ class Fisher(RiskOperator):
         kind: str = "exact",
         num_samples: int = 1,
         seed: int = 0,
+        representation: str = "auto",
+        num_products: int = 100,
         memory_budget: int | None = None,
     ) -> None:
         """Define the operator; nothing is computed before the first product.
@@ -51,13 +56,17 @@ class Fisher(RiskOperator):
             kind: "exact", "sampled" or "empirical".
             num_samples: Labels drawn per term, for "sampled".
             seed: Fixes the drawn labels, whatever the batches and the device.
+            representation: As for `Hessian`.
+            num_products: As for `Hessian`.
             memory_budget: As for `Hessian`.
 
         Raises:
             UnsupportedModelError: If labels must be drawn and the loss has no likelihood.
         """
-        super().__init__(risk, memory_budget)
-        self._kind = require_choice(kind, ("exact", "sampled", "empirical"), "Fisher(kind=...)")
+        super().__init__(
+            risk, memory_budget, representation=representation, num_products=num_products
+        )
+        self._labels = require_choice(kind, ("exact", "sampled", "empirical"), "Fisher(kind=...)")
         self._num_samples = require_count(num_samples, "Fisher(num_samples=...)")
         self._seed = require_count(seed, "Fisher(seed=...)", at_least=0)
         if kind == "sampled" and not risk.batches.is_fixed:
@@ -78,9 +87,9 @@ class Fisher(RiskOperator):
 
     def _curvature(self, output: Tensor, batch: Batch) -> OutputProduct:
         loss = self.risk.loss
-        if self._kind == "exact":
+        if self._labels == "exact":
             return loss.hessian_at(output, batch.target)
-        if self._kind == "empirical":
+        if self._labels == "empirical":
             r = loss.residual(output, batch.target)[None]
         else:
             noises = (

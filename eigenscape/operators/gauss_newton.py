@@ -1,14 +1,12 @@
 """The generalised Gauss-Newton matrix."""
 
-from torch import Tensor
-
 from eigenscape.batches import Batch
-from eigenscape.losses import OutputProduct
-from eigenscape.operators._graphs import BatchGraph, JacobianGraph, RiskOperator
+from eigenscape.operators._batch_graphs import BatchGraph, JacobianGraph
+from eigenscape.operators._network_operator import NetworkOperator
 from eigenscape.risk import EmpiricalRisk
 
 
-class GaussNewton(RiskOperator):
+class GaussNewton(NetworkOperator):
     """G = mean Jᵀ (∇²_z ℓ) J with J = ∂z/∂θ, the first term of Papyan (5.1).
 
     Positive semidefinite where the loss is convex in the output. The curvature at the output is a
@@ -26,17 +24,27 @@ class GaussNewton(RiskOperator):
         tensor([5.])
     """
 
-    def __init__(self, risk: EmpiricalRisk, *, memory_budget: int | None = None) -> None:
+    _kind = "gauss-newton"
+
+    def __init__(
+        self,
+        risk: EmpiricalRisk,
+        *,
+        representation: str = "auto",
+        num_products: int = 100,
+        memory_budget: int | None = None,
+    ) -> None:
         """Define the operator; nothing is computed before the first product.
 
         Args:
             risk: The function to differentiate; its model must return one tensor.
+            representation: As for `Hessian`.
+            num_products: As for `Hessian`.
             memory_budget: As for `Hessian`.
         """
-        super().__init__(risk, memory_budget)
+        super().__init__(
+            risk, memory_budget, representation=representation, num_products=num_products
+        )
 
     def _graph(self, batch: Batch) -> BatchGraph:
         return JacobianGraph(self.risk, batch, self._curvature, "GaussNewton")
-
-    def _curvature(self, output: Tensor, batch: Batch) -> OutputProduct:
-        return self.risk.loss.hessian_at(output, batch.target)

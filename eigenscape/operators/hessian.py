@@ -1,11 +1,12 @@
 """The Hessian of an empirical risk."""
 
 from eigenscape.batches import Batch
-from eigenscape.operators._graphs import BatchGraph, HessianGraph, RiskOperator
+from eigenscape.operators._batch_graphs import BatchGraph, HessianGraph
+from eigenscape.operators._network_operator import NetworkOperator
 from eigenscape.risk import EmpiricalRisk
 
 
-class Hessian(RiskOperator):
+class Hessian(NetworkOperator):
     """The matrix of second derivatives of the risk with respect to its parameters.
 
     Products are exact (double backward). Cost of one, where the graph is kept: about two gradients
@@ -22,16 +23,33 @@ class Hessian(RiskOperator):
         tensor([5.])
     """
 
-    def __init__(self, risk: EmpiricalRisk, *, memory_budget: int | None = None) -> None:
+    _kind = "hessian"
+
+    def __init__(
+        self,
+        risk: EmpiricalRisk,
+        *,
+        representation: str = "auto",
+        num_products: int = 100,
+        memory_budget: int | None = None,
+    ) -> None:
         """Define the operator; nothing is computed before the first product.
 
         Args:
             risk: The function to differentiate.
+            representation: How products are computed: "graph" keeps autograd graphs; "linearised"
+                traces the model once and keeps what does not depend on the vector; "compiled" lets
+                `torch.compile` write that as code. "auto" takes what is quickest for
+                `num_products`, and falls back where a product disagrees with double backward; see
+                `plan`. It changes no answer.
+            num_products: Products to expect, for the choice.
             memory_budget: Most bytes for kept graphs and for columns in flight; by default 4 GiB on
                 a CPU and half of the free memory of a GPU. Whatever does not fit is computed anew
                 at each product. It changes no answer.
         """
-        super().__init__(risk, memory_budget)
+        super().__init__(
+            risk, memory_budget, representation=representation, num_products=num_products
+        )
 
     def _graph(self, batch: Batch) -> BatchGraph:
         return HessianGraph(self.risk, batch)

@@ -26,7 +26,7 @@ from eigenscape.layers import (
     to_matrices,
 )
 from eigenscape.linear_operator import LinearOperator
-from eigenscape.operators._graphs import require_tensor_output
+from eigenscape.operators._batch_graphs import require_tensor_output
 from eigenscape.operators._noise import sample_noise
 from eigenscape.operators._roots import exact_roots, have_exact_roots
 from eigenscape.pairs import EigenPairs
@@ -96,12 +96,14 @@ class KroneckerHessian(LinearOperator):
         self._layer, self._space = found, risk.restricted(found.params).space
         self._dtype, self._device = risk.dtype, risk.device
         self.num_samples = num_samples
-        sums = self._sums(risk, seed)
-        self.output_factor = _symmetric(sums[0] / risk.divisor)
-        self.input_factor = _symmetric(sums[1] / sums[2])
+        with risk.ranks.together():
+            sums = self._sums(risk, seed)
+        output, inputs, vectors = (risk.ranks.sum(part) for part in sums)
+        self.output_factor = _symmetric(output / risk.divisor)
+        self.input_factor = _symmetric(inputs / vectors)
 
-    def _sums(self, risk: EmpiricalRisk, seed: int) -> tuple[Tensor, Tensor, int]:
-        """Sum position blocks of M and x̃x̃ᵀ over the data, and count the vectors x̃."""
+    def _sums(self, risk: EmpiricalRisk, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum position blocks of M and x̃x̃ᵀ over this rank's data, and count the vectors x̃."""
         output = inputs = torch.zeros((), dtype=torch.float64, device=risk.device)
         vectors = 0
         for batch in risk.batches:
@@ -119,7 +121,7 @@ class KroneckerHessian(LinearOperator):
                     output = output + _gram(output_vectors(self._layer, slope))
         if self.num_samples is not None:
             output = output / self.num_samples
-        return output, inputs, vectors
+        return output, inputs, torch.tensor(vectors, device=risk.device)
 
     def _roots(self, risk: EmpiricalRisk, tail: Tail, batch: Batch, seed: int) -> list[Tensor]:
         """Return r_j, shaped like the model's output, with Σ_j r_j r_jᵀ = A (or its mean is)."""

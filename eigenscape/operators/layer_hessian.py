@@ -5,6 +5,7 @@ linear in W), L the loss as a function of z.
 """
 
 import dataclasses
+import math
 import warnings
 
 import torch
@@ -27,14 +28,14 @@ from eigenscape.layers import (
     input_vectors,
     output_vectors,
 )
-from eigenscape.operators._graphs import (
+from eigenscape.operators._batch_graphs import (
     BatchGraph,
     HessianGraph,
-    RiskOperator,
     gradients,
     join_rows,
     split_rows,
 )
+from eigenscape.operators._graphs import RiskOperator
 from eigenscape.operators._layer_factors import (
     Factors,
     all_factors,
@@ -47,6 +48,7 @@ from eigenscape.operators._layer_plan import (
     Candidate,
     LayerPlan,
     choose,
+    strictest,
 )
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk, leaf_copies
@@ -116,10 +118,14 @@ class LayerHessian(RiskOperator):
         )
         require_count(num_products, "LayerHessian(num_products=...)")
         self._stored: Factors | Tensor | None = None
+        self._num_rows: int | None = None
         self.representation = "tail"
         obstacle = self._layer.obstacle
         if obstacle is None and check:
-            obstacle = self._disagreement()
+            with risk.ranks.together():
+                found = self._disagreement()
+            # What one rank found wrong is wrong for all.
+            obstacle = next((what for what in risk.ranks.gather(found) if what is not None), None)
         if obstacle is not None:
             self.representation = "full"
             warnings.warn(
@@ -128,7 +134,9 @@ class LayerHessian(RiskOperator):
                 SubstitutionWarning,
                 stacklevel=2,
             )
-        self.plan = self._make_plan(obstacle, num_products)
+        with risk.ranks.together():
+            own = self._make_plan(obstacle, num_products)
+        self.plan = strictest(risk.ranks.gather(dataclasses.asdict(own)))
         wanted = self.plan.chosen if representation == "auto" else representation
         blocked = self.plan.candidate(wanted).obstacle if wanted != "full" else None
         if blocked is not None:
@@ -156,31 +164,106 @@ class LayerHessian(RiskOperator):
             return self._stored.numel() * self._stored.element_size()
         return super().kept_bytes
 
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that products may keep."""
+        return self._budget
+
+    @property
+    def num_rows(self) -> int | None:
+        """N·C rows R with block = RᵀR, where what follows is piecewise linear; else None."""
+        return self._num_rows
+
+    def row_gram(self) -> Tensor:
+        """Return RRᵀ (N·C, N·C) in float64, R the rows of which the block is RᵀR.
+
+        The two matrices have the same non-zero eigenvalues, and this one is the smaller where
+        samples are few. Cost: C backward passes of the tail, then (N·C)² inner products.
+
+        Raises:
+            UnsupportedModelError: If the representation is not "factors".
+        """
+        return self._require_factors().gram() / self.risk.divisor
+
+    def combined_rows(self, weights: Tensor) -> Tensor:
+        """Return Rᵀu (q, k) for weights u (N·C, k): an eigenvector of RRᵀ becomes the block's.
+
+        Args:
+            weights: One row for each row of R, float64.
+
+        Returns:
+            The sums, float64.
+
+        Raises:
+            UnsupportedModelError: If the representation is not "factors".
+        """
+        return self._require_factors().combinations(weights).T / math.sqrt(self.risk.divisor)
+
+    def to_dense(self, **limits: int) -> Tensor:
+        """Return the block as `LinearOperator.to_dense` does; one that is formed already, at once.
+
+        Args:
+            limits: `max_bytes`, as there.
+
+        Returns:
+            The block (q, q).
+        """
+        if self.representation != "dense":
+            return super().to_dense(**limits)
+        stored = self._current()
+        return stored.clone() if isinstance(stored, Tensor) else super().to_dense(**limits)
+
+    def _require_factors(self) -> Factors:
+        if self.risk.ranks.size > 1:
+            raise UnsupportedModelError(
+                f"The rows of `LayerHessian(risk, {self._layer.name!r})` are spread over "
+                f"{self.risk.ranks.size} processes. Use `eigsh`, or one process."
+            )
+        stored = self._current() if self.representation == "factors" else None
+        if isinstance(stored, Factors):
+            return stored
+        raise UnsupportedModelError(
+            f"The rows of `LayerHessian(risk, {self._layer.name!r})` are had from its factors; its "
+            f"representation is {self.representation!r}. Pass `representation='factors'`."
+        )
+
     def _product(self, X: Tensor) -> Tensor:
         if self.representation in ("tail", "full"):
             return super()._product(X)
+        return self._finite(self._multiplied(self._current(), X))
+
+    def _current(self) -> Factors | Tensor:
+        """Return what is stored for the parameters as they are now."""
         version = self.risk.version()
         if self._stored is None or version != self._version:
             self._stored = None  # before the new one takes its memory
             is_dense = self.representation == "dense"
-            self._stored = self._formed() if is_dense else all_factors(self.risk, self._layer)
+            with self.risk.ranks.together():
+                own = self._formed() if is_dense else all_factors(self.risk, self._layer)
+            self._stored = self._normalised(own) if isinstance(own, Tensor) else own
             self._version = version
-        return self._finite(self._multiplied(self._stored, X))
+        return self._stored
 
     @full_precision()
     def _multiplied(self, stored: Factors | Tensor, X: Tensor) -> Tensor:
         if isinstance(stored, Tensor):
             return stored @ X
-        return (stored.product(X.T) / self.risk.divisor).to(self.dtype).T
+        with self.risk.ranks.together():
+            own = stored.product(X.T)
+        return (self.risk.ranks.sum(own) / self.risk.divisor).to(self.dtype).T
 
     @full_precision()
     def _formed(self) -> Tensor:
-        """Form the block as a sum of Gram matrices; long sums in float64."""
+        """Form this rank's part of the block as a sum of Gram matrices; long sums in float64."""
         n = self.space.size
         total = torch.zeros(n, n, dtype=torch.float64, device=self.device)
         for batch in self.risk.batches:
             for rows in batch_factors(self.risk, self._layer, batch).jacobian_rows():
                 total += rows.T @ rows
+        return total
+
+    def _normalised(self, own: Tensor) -> Tensor:
+        total = self.risk.ranks.sum(own)
         return ((total + total.T) / (2 * self.risk.divisor)).to(self.dtype)
 
     def _make_plan(self, obstacle: str | None, num_products: int) -> LayerPlan:
@@ -208,8 +291,8 @@ class LayerHessian(RiskOperator):
             with FlopCounterMode(display=False) as counter:
                 graph.product(probe, batched=False)
         self._measure(batch)
-        held = (self._bytes_per_sample or 0.0) * self.risk.num_samples
-        flops = counter.get_total_flops() * self.risk.num_samples / batch.size
+        held = (self._bytes_per_sample or 0.0) * self.risk.num_own_samples
+        flops = counter.get_total_flops() * self.risk.num_own_samples / batch.size
         passes = Candidate("tail", product_flops=flops, traffic=2 * held, nbytes=held, passes=2)
         full = Candidate("full", obstacle="never cheaper than the tail")
         if reason is not None:
@@ -222,8 +305,10 @@ class LayerHessian(RiskOperator):
         """Count for factors and for the dense block, given what a product of the tail takes."""
         x = input_vectors(self._layer, tail)
         m = output_vectors(self._layer, tail.output).shape[-1]
-        N, P, n = self.risk.num_samples, x.shape[1], x.shape[2]
+        N, P, n = self.risk.num_own_samples, x.shape[1], x.shape[2]
         C, q, size = tail.prediction.shape[1], self.space.size, x.element_size()
+        # Rows of other ranks are not here, so inner products with them cannot be had.
+        self._num_rows = N * C if self.risk.ranks.size == 1 else None
         # A pass back from the output is about half of a product: that has one more for the slope.
         roots = C * flops / 2
         held = float(N * P * (n + C * m) * size)
@@ -250,10 +335,11 @@ class LayerHessian(RiskOperator):
         """Compare factors and tail on the first batch."""
         batch = next(iter(self.risk.batches))
         probe = _probe(self)
-        with self.risk.evaluating():
+        with self.risk.ranks.together(), self.risk.evaluating():
             tail = _TailGraph(self, batch).product(probe, batched=False)
             stored = batch_factors(self.risk, self._layer, batch).product(probe)
-        if _agree(tail, stored):
+            own = _agree(tail, stored)
+        if all(self.risk.ranks.gather(own)):
             return
         self.representation = "tail"
         self.plan = dataclasses.replace(

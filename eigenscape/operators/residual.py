@@ -1,11 +1,12 @@
 """What the Gauss-Newton matrix leaves out of the Hessian."""
 
 from eigenscape.batches import Batch
-from eigenscape.operators._graphs import BatchGraph, HessianGraph, RiskOperator
+from eigenscape.operators._batch_graphs import BatchGraph, HessianGraph
+from eigenscape.operators._network_operator import NetworkOperator
 from eigenscape.risk import EmpiricalRisk
 
 
-class Residual(RiskOperator):
+class Residual(NetworkOperator):
     """E = H − G = mean Σ_c (∂ℓ/∂z_c) ∇²_θ z_c, the second term of Papyan (5.2).
 
     It is the Hessian of θ ↦ ⟨r, z(θ)⟩ with the residual r = ∂ℓ/∂z held fixed, so one product costs
@@ -22,14 +23,27 @@ class Residual(RiskOperator):
         tensor([0.])
     """
 
-    def __init__(self, risk: EmpiricalRisk, *, memory_budget: int | None = None) -> None:
+    _kind = "residual"
+
+    def __init__(
+        self,
+        risk: EmpiricalRisk,
+        *,
+        representation: str = "auto",
+        num_products: int = 100,
+        memory_budget: int | None = None,
+    ) -> None:
         """Define the operator; nothing is computed before the first product.
 
         Args:
             risk: The function to differentiate; its model must return one tensor.
+            representation: As for `Hessian`.
+            num_products: As for `Hessian`.
             memory_budget: As for `Hessian`.
         """
-        super().__init__(risk, memory_budget)
+        super().__init__(
+            risk, memory_budget, representation=representation, num_products=num_products
+        )
 
     def _graph(self, batch: Batch) -> BatchGraph:
         return HessianGraph(self.risk, batch, fixed_residual=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from eigenscape.analyses import LayerBlock, LayerCurvature
+from eigenscape.analyses import ExactTrace, LayerBlock, LayerCurvature
 from eigenscape.linalg import BlockNorms, BlockTraces
 from eigenscape.report._marks import (
     Axis,
@@ -265,3 +265,12 @@ def traces_picture(traces: BlockTraces) -> Picture:
     panel = dots(values, stderr, hover, "trace", layer_axis(traces.names))
     table = {name: list(column) for name, column in traces.columns().items()}
     return Picture("block-traces", "Traces of blocks", [panel], table, rows=len(values))
+
+
+def exact_traces_picture(found: ExactTrace) -> Picture:
+    """Draw the exact traces of the layers."""
+    values = numbers(found.traces)
+    hover = [f"{n}\ntrace {short(v, 6)}" for n, v in zip(found.layers, values, strict=True)]
+    panel = dots(values, [0.0] * len(values), hover, "trace", layer_axis(found.layers))
+    table = {name: list(column) for name, column in found.columns().items()}
+    return Picture("exact-traces", "Exact traces of the layers", [panel], table, rows=len(values))

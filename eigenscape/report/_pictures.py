@@ -4,8 +4,10 @@ from functools import singledispatch
 
 from eigenscape.analyses import (
     Analysis,
+    ExactTrace,
     GradientOverlap,
     LayerCurvature,
+    LayerSpectrum,
     MatrixSpectrum,
     Outliers,
     Plan,
@@ -97,6 +99,16 @@ def _(record: LayerCurvature) -> list[Picture]:
         _layer_pictures.factors_picture(record),
     ]
     return [picture for picture in found if picture is not None]
+
+
+@pictures_of.register
+def _(record: LayerSpectrum) -> list[Picture]:
+    return [_spectra.layer_picture(record)]
+
+
+@pictures_of.register
+def _(record: ExactTrace) -> list[Picture]:
+    return [_layer_pictures.exact_traces_picture(record)]
 
 
 @pictures_of.register

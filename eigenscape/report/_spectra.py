@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from eigenscape.analyses import GradientOverlap, MatrixSpectrum, Outliers
+from eigenscape.analyses import GradientOverlap, LayerSpectrum, MatrixSpectrum, Outliers
 from eigenscape.linalg import SpectralDensity
 from eigenscape.pairs import EigenPairs
 from eigenscape.report._marks import (
@@ -28,6 +28,7 @@ from eigenscape.report._numbers import short
 
 BAND = 2  # standard errors on either side
 _ROOM = 6.0  # above the highest curve, on a logarithmic axis
+_DEEP = 1e-17  # of the largest eigenvalue: below is rounding, in any dtype
 NAMES = {
     "Hessian": "Hessian H",
     "Gauss-Newton": "Gauss-Newton G",
@@ -366,6 +367,29 @@ def pairs_picture(pairs: EigenPairs) -> Picture:
     panel = Panel([points], Axis("rank", whole=True), axis)
     table = {name: list(column) for name, column in pairs.columns().items()}
     return Picture("eigenvalues", "Eigenvalues with their residuals", [panel], table)
+
+
+def layer_picture(spectrum: LayerSpectrum) -> Picture:
+    """Draw all eigenvalues of a layer's block by rank, down to where they are rounding."""
+    values = numbers(spectrum.values)
+    axis, notes = value_axis(values, "eigenvalue λ")
+    ranks = [float(i) for i in range(1, len(values) + 1)]
+    hover = [f"rank {i}\nλ = {short(value, 6)}" for i, value in enumerate(values, 1)]
+    marks: list[Mark] = [Line(ranks, values, "hessian", hover=hover)]
+    if axis.log:
+        largest = max(values)
+        axis = replace(axis, limits=(_DEEP * largest, 2 * largest))
+    if spectrum.pairs is not None:
+        k = len(spectrum.pairs)
+        x, y = ranks[:k], numbers(spectrum.pairs.values)
+        certified = pair_hover(spectrum.pairs, "from the top")
+        marks.append(Points(x, y, "outlier", "certified", hover=certified))
+    if 0 < spectrum.rank < len(values):
+        marks.append(Rule(spectrum.rank + 0.5, f"rank {spectrum.rank}"))
+    title = f"All {len(values)} eigenvalues of {spectrum.layer}"
+    panel = Panel(marks, Axis("rank", whole=True), axis)
+    table = {name: list(column) for name, column in spectrum.columns().items()}
+    return Picture("layer-spectrum", title, [panel], table, notes)
 
 
 def density_picture(density: SpectralDensity) -> Picture:

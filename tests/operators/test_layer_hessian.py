@@ -13,7 +13,7 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from eigenscape.operators import Hessian, LayerHessian
+from eigenscape.operators import Hessian, LayerHessian, _layer_factors
 from eigenscape.operators._layer_plan import MACHINES, Candidate, Machine, choose
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.testing import check_operator
@@ -328,3 +328,31 @@ def test_vectors_that_are_not_finite_are_refused(representation: str) -> None:
 def test_unknown_representations_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="factors"):
         LayerHessian(image_risk(), "8", representation="factor")
+
+
+# --- rows ---
+
+
+@pytest.mark.parametrize("nbytes", [1, 2**12, 2**26])
+@pytest.mark.parametrize("layer", ["0", "4.weight", "8", "10"])
+def test_rows_make_the_block(layer: str, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RᵀR is the block, whatever the parts in which RRᵀ is filled."""
+    monkeypatch.setattr(_layer_factors, "_ROWS_BYTES", nbytes)
+    risk = image_risk()
+    operator = LayerHessian(risk, layer, representation="factors")
+    assert operator.num_rows == 33
+    R = operator.combined_rows(torch.eye(33)).T
+    torch.testing.assert_close(R.T @ R, Hessian(risk)[layer].to_dense())
+    torch.testing.assert_close(operator.row_gram(), R @ R.T)
+    weights = torch.randn(33, 5)
+    torch.testing.assert_close(operator.combined_rows(weights), R.T @ weights)
+
+
+def test_a_formed_block_is_returned_without_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = LayerHessian(image_risk(), "8", representation="dense")
+    expected = operator @ torch.eye(operator.space.size)
+    monkeypatch.setattr(LayerHessian, "matmat", None)
+    found = operator.to_dense()
+    assert torch.equal(found, expected)
+    found.zero_()
+    assert operator.to_dense().any()

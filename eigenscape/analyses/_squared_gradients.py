@@ -1,0 +1,143 @@
+"""Squared norms of each sample's gradient at one layer, without forming the gradients.
+
+For a layer that is linear in its parameters, a sample's gradient is a sum over positions: Σ_p δ_p
+x_pᵀ for a matrix, Σ_p δ_p ∘ x̂_p for the scale of a normalisation, Σ_p δ_p for a bias.
+
+Letters: N samples, P positions, x (N, P, n) inputs, δ (N, P, m) derivatives at the layer's output.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from eigenscape.layers import Layer, Tail, apply_layer, input_vectors
+
+# δ in the shape of the layer's output ↦ Σ_n ‖gradient of sample n‖², float64, for one parameter.
+SquaredNorm = Callable[[Tensor], Tensor]
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
+_CHANNEL_NORMS = (nn.GroupNorm, nn.modules.batchnorm._NormBase)
+_LAST_NORMS = (nn.LayerNorm, nn.RMSNorm)
+# Numbers held at a time beside inputs and derivatives.
+_MOST_NUMBERS = 2**23
+
+
+def gradient_obstacle(layer: Layer) -> str | None:
+    """Say why a layer's gradients are not known here sample by sample, or None.
+
+    Args:
+        layer: The layer.
+
+    Returns:
+        The reason, or None.
+    """
+    module = layer.module
+    if layer.obstacle is not None:
+        return layer.obstacle
+    if isinstance(module, nn.modules.batchnorm._NormBase):
+        by_batch = module.training or module.running_mean is None
+        if by_batch and not isinstance(module, nn.modules.instancenorm._InstanceNorm):
+            return "it normalises by the statistics of its batch"
+    kinds = (nn.Linear, nn.Embedding, *_CONVOLUTIONS, *_CHANNEL_NORMS, *_LAST_NORMS)
+    if not isinstance(module, kinds):
+        return f"{type(module).__name__} is not covered"
+    return None
+
+
+def squared_gradients(layer: Layer, tail: Tail, num_roots: int) -> dict[str, SquaredNorm]:
+    """Prepare the sums for each of a layer's parameters; what δ does not change is done once.
+
+    Args:
+        layer: A layer without `gradient_obstacle`.
+        tail: What holds its inputs.
+        num_roots: How many δ will come, for the choice of the cheaper way.
+
+    Returns:
+        One function for each parameter, by its name inside the module.
+    """
+    found: dict[str, SquaredNorm] = {}
+    module = layer.module
+    if "weight" in layer.fields:
+        if isinstance(module, nn.Embedding):
+            found["weight"] = _table(module, tail)
+        elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+            found["weight"] = _matrix(layer, tail, num_roots)
+        else:
+            found["weight"] = _scale(layer, tail)
+    if "bias" in layer.fields:
+        found["bias"] = lambda slope: _square(_positions(module, slope).sum(1))
+    return found
+
+
+def _matrix(layer: Layer, tail: Tail, num_roots: int) -> SquaredNorm:
+    """‖Σ_p δ_p x_pᵀ‖², by the matrix itself or by Σ_pp' (δ_p·δ_p')(x_p·x_p')."""
+    module = layer.module
+    groups = module.groups if isinstance(module, nn.Conv1d | nn.Conv2d) else 1
+    x = _grouped(input_vectors(dataclasses.replace(layer, fields=("weight",)), tail), groups)
+    (_, P, n), m = x.shape, _positions(module, tail.output).shape[-1] // groups
+    if P * (n + num_roots * m) < num_roots * m * n:
+        gram = torch.cat([part @ part.mT for part in _parts(x, P * P)])
+        return lambda slope: _by_pairs(gram, _grouped(_positions(module, slope), groups))
+
+    def norm(slope: Tensor) -> Tensor:
+        d = _grouped(_positions(module, slope), groups)
+        pairs = zip(_parts(d, m * n), _parts(x, m * n), strict=True)
+        return torch.stack([_square(part.mT @ inputs) for part, inputs in pairs]).sum()
+
+    return norm
+
+
+def _table(module: nn.Embedding, tail: Tail) -> SquaredNorm:
+    """Treat an embedding as a matrix applied to unit vectors: x_p·x_p' is 1 for equal entries."""
+    ids: Tensor = tail.args[0] if tail.args else next(iter(tail.kwargs.values()))
+    ids = ids.reshape(ids.shape[0], -1)
+    same = ids[:, :, None] == ids[:, None, :]
+    if module.padding_idx is not None:  # PyTorch gives this row no gradient
+        same &= (ids != module.padding_idx)[:, :, None]
+    gram = same.to(tail.output.dtype)
+    return lambda slope: _by_pairs(gram, _positions(module, slope))
+
+
+def _scale(layer: Layer, tail: Tail) -> SquaredNorm:
+    """‖Σ_p δ_p ∘ x̂_p‖²; with a scale of one and no bias the layer's output is x̂."""
+    ones = {"weight": torch.ones_like(layer.module.get_parameter("weight"))}
+    with torch.no_grad():
+        normalised = _positions(layer.module, apply_layer(layer, ones, tail))
+    return lambda slope: _square((_positions(layer.module, slope) * normalised).sum(1))
+
+
+def _positions(module: nn.Module, z: Tensor) -> Tensor:
+    """Return something shaped like the layer's output as vectors (N, P, m)."""
+    if isinstance(module, (*_CONVOLUTIONS, *_CHANNEL_NORMS)):
+        return z.reshape(*z.shape[:2], -1).transpose(1, 2)
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return z.reshape(z.shape[0], -1, math.prod(module.normalized_shape))
+    return z.reshape(z.shape[0], -1, z.shape[-1])
+
+
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """Give every group of a convolution its own place among the samples: (N·g, P, n/g)."""
+    if groups == 1:
+        return x
+    split: Tensor = x.unflatten(2, (groups, -1))
+    return split.transpose(1, 2).flatten(0, 1)
+
+
+def _by_pairs(gram: Tensor, d: Tensor) -> Tensor:
+    P = d.shape[1]
+    pairs = zip(_parts(d, P * P), _parts(gram, P * P), strict=True)
+    sums = [(inputs * (part @ part.mT)).sum(dtype=torch.float64) for part, inputs in pairs]
+    return torch.stack(sums).sum()
+
+
+def _parts(x: Tensor, width: int) -> tuple[Tensor, ...]:
+    """Cut the samples so that `width` numbers for each of them stay few."""
+    parts: tuple[Tensor, ...] = x.split(max(1, _MOST_NUMBERS // width))
+    return parts
+
+
+def _square(x: Tensor) -> Tensor:
+    return x.double().square().sum()

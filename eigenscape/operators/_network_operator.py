@@ -1,0 +1,173 @@
+"""What the matrices of a whole network share: a choice between kept graphs and linearisation."""
+
+import dataclasses
+import math
+import warnings
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from eigenscape.batches import Batch
+from eigenscape.errors import (
+    SubstitutionWarning,
+    UnsupportedModelError,
+    require_choice,
+    require_count,
+)
+from eigenscape.losses import CallableLoss, OutputProduct
+from eigenscape.operators._batch_graphs import BatchGraph
+from eigenscape.operators._graphs import RiskOperator, agree
+from eigenscape.operators._linearised import LinearisedGraph, Program, signature
+from eigenscape.operators._product_plan import REPRESENTATIONS, ProductPlan, Work, plan_products
+from eigenscape.operators._replay import Replay
+from eigenscape.risk import EmpiricalRisk
+
+_MOST_REPLAYS = 3  # shapes of products whose memory is held at the same time
+
+
+class NetworkOperator(RiskOperator):
+    """A matrix that may be multiplied by kept autograd graphs, or by a linearised model."""
+
+    _kind: str  # of the program: "hessian", "gauss-newton" or "residual"
+
+    def __init__(
+        self,
+        risk: EmpiricalRisk,
+        memory_budget: int | None,
+        *,
+        representation: str,
+        num_products: int,
+    ) -> None:
+        super().__init__(risk, memory_budget)
+        name = type(self).__name__
+        self._wanted = require_choice(
+            representation, ("auto", *REPRESENTATIONS), f"{name}(representation=...)"
+        )
+        self._num_products = require_count(num_products, f"{name}(num_products=...)")
+        self._plan: ProductPlan | None = None
+        self._programs: dict[object, Program] = {}
+        self._trusted: set[object] = set()
+        self._replays: dict[torch.Size, Replay | None] = {}
+
+    def _curvature(self, output: Tensor, batch: Batch) -> OutputProduct:
+        """Return the product with the curvature at the output."""
+        return self.risk.loss.hessian_at(output, batch.target)
+
+    @property
+    def plan(self) -> ProductPlan:
+        """How products are computed, and why; `print(H.plan.explain())`."""
+        if self._plan is None:
+            with self.risk.evaluating():
+                self._plan = self._make_plan(next(iter(self.risk.batches)))
+        return self._plan
+
+    def _made(self, batch: Batch) -> BatchGraph:
+        """Build what one batch contributes, linearised where the plan says so."""
+        while self.plan.chosen != "graph":
+            try:
+                # First, so that not both are in memory at a time.
+                expected = None if signature(batch) in self._trusted else self._expected(batch)
+                graph = self._linearised(batch)
+                if expected is None or self._agrees(graph, expected):
+                    self._trusted.add(signature(batch))
+                    return graph
+            except Exception as error:  # tracing and compiling meet whatever a model may do
+                problem = str(error).strip().splitlines() or [""]
+                self._step_back(f"{type(error).__name__}: {problem[0]}")
+            else:
+                self._step_back("a product disagrees with double backward", warn=True)
+        return super()._made(batch)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._trusted.clear()
+        self._replays.clear()
+
+    def _summed(self, rows: Tensor) -> Tensor:
+        """Multiply rows; on a GPU, those of a known shape without starting single operations."""
+        if (replay := self._replays.get(rows.shape)) is not None:
+            return replay(rows)
+        total = super()._summed(rows)
+        if not self._may_replay():
+            return total
+        if rows.shape not in self._replays:  # recorded if it comes again
+            self._replays = dict(list(self._replays.items())[-_MOST_REPLAYS:]) | {rows.shape: None}
+            return total
+        with self.risk.evaluating():
+            self._replays[rows.shape] = Replay(self._sum, rows)
+        return total
+
+    def _may_replay(self) -> bool:
+        if self.device.type != "cuda" or isinstance(self.risk.loss, CallableLoss):
+            return False
+        everything = sum(1 for _ in self.risk.batches) if self.risk.batches.is_fixed else -1
+        return self.plan.chosen != "graph" and len(self._kept) == everything
+
+    def _make_plan(self, batch: Batch) -> ProductPlan:
+        """Count what a product takes on the first batch, and choose."""
+        if self._wanted != "auto":
+            return ProductPlan(self._wanted, "asked for", {}, self._num_products)
+        if self.dtype.itemsize < 4 or self.risk.batches.is_fixed is False:
+            reason = "half precision" if self.dtype.itemsize < 4 else "data are read anew"
+            return ProductPlan("graph", reason, {}, self._num_products)
+        self._measure(batch)
+        graph = self._graph(batch)
+        probe = torch.zeros(1, self.space.size, dtype=self.dtype, device=self.device)
+        with FlopCounterMode(display=False) as counter:
+            graph.product(probe, batched=False)
+        share = self.risk.num_own_samples / batch.size
+        work = Work(
+            flops=counter.get_total_flops() * share,
+            nbytes=self._graph_bytes(batch) * share,
+            num_nodes=graph.num_nodes,
+            num_batches=math.ceil(share),
+        )
+        return plan_products(work, self._num_products, self.device.type)
+
+    def _linearised(self, batch: Batch) -> LinearisedGraph:
+        # A tensor that took another's place is not seen by a program that holds the old one.
+        key = (signature(batch), self.risk.places())
+        if key not in self._programs:
+            name, compiled = type(self).__name__, self.plan.chosen == "compiled"
+            self._programs[key] = Program(self.risk, batch, self._kind, name, compiled=compiled)
+        graph = LinearisedGraph(self._programs[key], self.risk, batch, self._curvature)
+        self._bytes_per_sample = graph.nbytes / batch.size
+        return graph
+
+    def _expected(self, batch: Batch) -> Tensor:
+        """Multiply two probes by double backward."""
+        oracle = self._graph(batch)
+        return torch.cat([oracle.product(row[None], batched=False) for row in self._probes()])
+
+    def _agrees(self, graph: BatchGraph, expected: Tensor) -> bool:
+        """Compare a product with one column, and one with two."""
+        probes = self._probes()
+        single, both = graph.product(probes[:1], batched=False), self._multiply(graph, probes)
+        return agree(single, expected[:1]) and agree(both, expected)
+
+    def _probes(self) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        probes = torch.randn(2, self.space.size, generator=generator)
+        return probes.to(self.device, self.dtype)
+
+    def _step_back(self, problem: str, *, warn: bool = False) -> None:
+        """Go from compiled to linearised, or from that to kept graphs, and say why."""
+        name, failed = type(self).__name__, self.plan.chosen
+        if self._wanted == failed:
+            raise UnsupportedModelError(
+                f"`{name}(risk, representation={failed!r})` cannot be had: {problem}. Leave the "
+                "representation out, or use 'graph'."
+            )
+        instead = REPRESENTATIONS[REPRESENTATIONS.index(failed) - 1]
+        self._programs.clear()
+        self._forget()
+        self._bytes_per_sample = None
+        reason = f"{failed} products are not to be had: {problem}"
+        self._plan = dataclasses.replace(self.plan, chosen=instead, reason=reason)
+        if warn:
+            warnings.warn(
+                f"`{name}(risk)` uses the representation {instead!r} (exact, slower): {reason}.",
+                SubstitutionWarning,
+                stacklevel=2,
+            )

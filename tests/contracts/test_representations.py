@@ -1,0 +1,304 @@
+"""Kept graphs, linearised and compiled products are one matrix, or one is not used."""
+
+import copy
+import shutil
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from eigenscape.errors import InvalidArgumentError, SubstitutionWarning, UnsupportedModelError
+from eigenscape.linalg import eigsh
+from eigenscape.losses import CrossEntropy
+from eigenscape.operators import Fisher, GaussNewton, Hessian, Residual
+from eigenscape.operators._linearised import Program
+from eigenscape.operators._product_plan import Work, plan_products
+from eigenscape.operators._staged import Staged
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.testing import check_operator
+from tests.cases import TABLE, case, mlp
+
+RTOL = 1e-10
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(11, 4, generator=GENERATOR, dtype=torch.float64)
+Y = torch.arange(11) % 3
+
+
+def close(found: Tensor, expected: Tensor, scale: Tensor | None = None) -> None:
+    size = expected.norm() if scale is None else scale.norm()
+    assert float((found - expected).norm()) <= RTOL * float(size)
+
+
+def risk_of(model: Any, **options: Any) -> EmpiricalRisk:
+    return EmpiricalRisk(model, CrossEntropy(), (X, Y), **options)
+
+
+# --- the same matrix ---
+
+# Forward mode moves the row of an embedding that reverse mode holds at zero: the two disagree.
+TRACEABLE = [name for name in TABLE if name != "embedding-padding"]
+
+
+@pytest.mark.parametrize("name", TRACEABLE)
+def test_linearised_hessian(name: str) -> None:
+    c = case(name)
+    check_operator(Hessian(c.risk(7), representation="linearised"), c.hessian(), rtol=RTOL)
+
+
+@pytest.mark.parametrize("name", [name for name in TRACEABLE if not name.startswith("custom")])
+def test_linearised_parts(name: str) -> None:
+    c = case(name)
+    H, G, risk = c.hessian(), c.gauss_newton(), c.risk(7)
+    close(GaussNewton(risk, representation="linearised").to_dense(), G)
+    close(Residual(risk, representation="linearised").to_dense(), H - G, scale=H)
+    grams = c.term_gradients().T @ c.term_gradients() / c.count
+    close(Fisher(risk, kind="empirical", representation="linearised").to_dense(), grams)
+
+
+def test_sampled_labels_belong_to_samples_and_not_to_a_trace() -> None:
+    c = case("mlp-relu")
+    kept = Fisher(c.risk(7), kind="sampled", num_samples=3, representation="graph").to_dense()
+    for batch_size in (2, 7, None):
+        F = Fisher(
+            c.risk(batch_size), kind="sampled", num_samples=3, representation="linearised"
+        ).to_dense()
+        close(F, kept)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("name", ["mlp-relu", "attention-fused"])
+def test_compiled(name: str) -> None:
+    c = case(name)
+    H = Hessian(c.risk(), representation="compiled")
+    close(H @ torch.eye(H.shape[0], dtype=torch.float64)[:, :3], c.hessian()[:, :3])
+    assert H.plan.chosen == "compiled"
+
+
+# --- what moves ---
+
+
+@pytest.mark.parametrize("operator", [Hessian, GaussNewton, Residual])
+def test_moved_parameters_need_no_new_trace(operator: Callable[..., Any]) -> None:
+    model = mlp(4, 5, 3)
+    risk = risk_of(model, batch_size=7)
+    A = operator(risk, representation="linearised")
+    before = A.to_dense()
+    programs = dict(A._programs)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.3)
+    close(A.to_dense(), operator(risk, representation="graph").to_dense())
+    assert float((A.to_dense() - before).norm()) > 1e-3
+    assert A._programs == programs
+
+
+def test_replaced_and_rewritten_buffers_are_seen() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)).double()
+    risk = risk_of(model)
+    H = Hessian(risk, representation="linearised")
+    H.to_dense()
+    model[1].running_var.mul_(2.0)
+    close(H.to_dense(), Hessian(risk, representation="graph").to_dense())
+    model[1].running_mean = torch.full((5,), 0.3, dtype=torch.float64)
+    close(H.to_dense(), Hessian(risk, representation="graph").to_dense())
+
+
+def test_nothing_kept_is_made_anew() -> None:
+    c = case("mlp-relu")
+    H = Hessian(c.risk(4), representation="linearised", memory_budget=0)
+    close(H.to_dense(), c.hessian())
+    assert H.kept_bytes == 0
+    rich = Hessian(c.risk(4), representation="linearised")
+    close(rich.to_dense(), c.hessian())
+    assert rich.kept_bytes > 0
+
+
+def test_it_is_interrupted_nowhere_in_an_algorithm() -> None:
+    c = case("mlp-relu")
+    found = eigsh(Hessian(c.risk(4), representation="linearised"), num_pairs=3)
+    expected = torch.linalg.eigvalsh(c.hessian()).flip(0)[:3]
+    torch.testing.assert_close(found.values, expected, rtol=1e-8, atol=0)
+
+
+# --- what is not trusted ---
+
+
+def spoilt(self: Program, *args: Any, **options: Any) -> list[Tensor | None]:
+    parts = RIGHT(self, *args, **options)
+    return [None if part is None else part * (1 + 1e-6) for part in parts]
+
+
+RIGHT = Program.pull
+
+
+def test_a_padding_row_is_caught_by_the_probe() -> None:
+    c = case("embedding-padding")
+    with pytest.raises(UnsupportedModelError, match="disagrees with double backward"):
+        Hessian(c.risk(7), representation="linearised").to_dense()
+
+
+def test_a_product_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Program, "pull", spoilt)
+    c = case("mlp-relu")
+    with pytest.raises(UnsupportedModelError, match="disagrees with double backward"):
+        Hessian(c.risk(), representation="linearised") @ torch.ones(c.hessian().shape[0]).double()
+    monkeypatch.setattr(
+        "eigenscape.operators._network_operator.plan_products",
+        lambda work, count, device: plan_products(Work(1e12, 1e9, 1, 1), count, device),
+    )
+    H = Hessian(c.risk())
+    assert H.plan.chosen != "graph"
+    with pytest.warns(SubstitutionWarning, match="disagrees with double backward"):
+        close(H.to_dense(), c.hessian())
+    assert H.plan.chosen == "graph"
+    assert "disagrees" in H.plan.explain()
+
+
+class Checkpointed(nn.Module):
+    """Evaluates its middle again during the backward pass, which no trace can follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 5), nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = checkpoint(lambda t: torch.tanh(self.b(t)), torch.tanh(self.a(x)), use_reentrant=False)
+        return self.c(h)
+
+
+class Branching(nn.Module):
+    """Looks at the values of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.a(x) if float(x.detach().sum()) > 0 else self.b(x))
+
+
+@pytest.mark.parametrize("kind", [Checkpointed, Branching])
+def test_models_that_cannot_be_traced_are_multiplied_by_graphs(
+    kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = kind().double()
+    risk = risk_of(model, batch_size=4)
+    expected = Hessian(risk, representation="graph").to_dense()
+    monkeypatch.setattr(
+        "eigenscape.operators._network_operator.plan_products",
+        lambda work, count, device: plan_products(Work(1e12, 1e9, 1, 1), count, device),
+    )
+    H = Hessian(risk)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        close(H.to_dense(), expected)
+
+
+def test_unknown_representations_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"Hessian\(representation=\.\.\.\)"):
+        Hessian(risk_of(mlp(4, 5, 3)), representation="liniarised")
+    with pytest.raises(InvalidArgumentError, match=r"GaussNewton\(num_products=\.\.\.\)"):
+        GaussNewton(risk_of(mlp(4, 5, 3)), num_products=0)
+
+
+# --- the plan ---
+
+
+def test_small_work_is_not_prepared_and_heavy_work_is() -> None:
+    light, heavy = Work(1e6, 1e5, 60, 1), Work(1e11, 1e9, 60, 10)
+    assert plan_products(light, 100, "cpu").chosen == "graph"
+    assert plan_products(heavy, 1, "cpu").chosen == "graph"
+    assert plan_products(heavy, 100, "cpu").chosen == "linearised"
+    assert plan_products(heavy, 10**6, "cuda").chosen == "compiled"
+    # Starting operations is what costs on a GPU; a recorded product starts none.
+    assert plan_products(Work(1e6, 1e5, 60, 100), 100, "cuda").chosen == "linearised"
+
+
+def test_the_plan_is_the_same_every_time_and_explains_itself() -> None:
+    risk = risk_of(mlp(4, 5, 3))
+    plans = [Hessian(risk, num_products=n).plan for n in (100, 100, 7)]
+    assert plans[0] == plans[1] != plans[2]
+    text = plans[0].explain()
+    assert text.splitlines()[0] == "graph (the quickest)"
+    assert "→ graph" in text
+    assert "linearised" in text
+    assert "100 products" in text
+
+
+# --- the trace ---
+
+
+def test_stages_hold_only_what_depends_on_their_inputs() -> None:
+    calls = []
+
+    def function(fixed: list[Tensor], moving: list[Tensor]) -> list[Tensor]:
+        calls.append(1)
+        return [(fixed[0] @ fixed[1]).tanh() @ moving[0]]
+
+    a, b, v = X[:3], X[:4, :4].clone(), X[5, :4].clone()
+    staged = Staged(function, [[a, b], [v]], outputs=1)
+    (name,) = staged.outputs
+    known = staged.run(0, [a, b], {})
+    expected = (a @ b).tanh()
+    for scale in (1.0, -3.0):
+        torch.testing.assert_close(staged.run(1, [scale * v], known)[name], expected @ (scale * v))
+    stack = torch.stack([v, 2 * v])
+    both = staged.run(1, [stack], known, columns=frozenset())[name]
+    torch.testing.assert_close(both, torch.stack([expected @ v, expected @ (2 * v)]))
+    assert calls == [1]
+    assert [str(n.target) for n in staged._modules[1].graph.nodes if n.op == "call_function"] == [
+        "aten.mv.default"
+    ]
+
+
+def test_values_that_are_kept_are_never_written_over() -> None:
+    """What a function writes in place is new at each run."""
+
+    def function(fixed: list[Tensor], moving: list[Tensor]) -> list[Tensor]:
+        total = fixed[0] * 2
+        total.add_(moving[0])
+        total[0] = moving[0][1]
+        return [total.mul_(moving[0])]
+
+    a, v = X[0].clone(), X[1].clone()
+    staged = Staged(function, [[a], [v]], outputs=1)
+    known = staged.run(0, [a], {})
+    for scale in (1.0, 2.0, 1.0):
+        (expected,) = function([a], [scale * v])
+        torch.testing.assert_close(staged.run(1, [scale * v], known)[staged.outputs[0]], expected)
+    assert torch.equal(a, X[0])
+
+
+def matrix_products(operator: Any) -> int:
+    (program,) = operator._programs.values()
+    names = [
+        str(node.target)
+        for stage in (2, 3)
+        for node in program._staged._modules[stage].graph.nodes
+        if node.op == "call_function"
+    ]
+    return sum(name.split(".")[1] in ("mm", "addmm", "bmm") for name in names)
+
+
+def test_a_product_takes_no_more_matrix_products_than_counting_says() -> None:
+    """Six for each layer and two for the first, whose input is constant; four and two for G."""
+    risk = risk_of(mlp(4, 5, 6, 3))
+    H, G = (A(risk, representation="linearised") for A in (Hessian, GaussNewton))
+    for A in (H, G):
+        A @ torch.ones(A.shape[0], dtype=torch.float64)
+    assert matrix_products(H) == 2 + 6 + 6
+    assert matrix_products(G) == 2 + 4 + 4
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double().train()
+    before = copy.deepcopy(model.state_dict())
+    Hessian(risk_of(model), representation="linearised").to_dense()
+    assert model.training
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
