@@ -129,6 +129,8 @@ def make_pairs(
     residuals = residual_norms(values, X, AX)
     good = int((residuals <= residual_limits(values, tolerance, operator, norm)).sum())
     text = f"{good} of {len(values)} residuals are within {tolerance:.1e} · |λ|"
+    if (close := int((residuals <= tolerance * values.abs()).sum())) < good:
+        text += f", {good - close} of them only within the rounding of products in {operator.dtype}"
     if good == len(values):
         status = Status(True, f"{text} after {num_products} products.")
     else:

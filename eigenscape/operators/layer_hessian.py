@@ -293,13 +293,22 @@ class LayerHessian(RiskOperator):
         self._measure(batch)
         held = (self._bytes_per_sample or 0.0) * self.risk.num_own_samples
         flops = counter.get_total_flops() * self.risk.num_own_samples / batch.size
-        passes = Candidate("tail", product_flops=flops, traffic=2 * held, nbytes=held, passes=2)
+        passes = Candidate(
+            "tail",
+            product_flops=flops,
+            traffic=2 * held,
+            nbytes=held,
+            passes=2 * self._num_batches(),
+        )
         full = Candidate("full", obstacle="never cheaper than the tail")
         if reason is not None:
             return plan(
                 *(Candidate(n, obstacle=reason) for n in ("factors", "dense")), full, passes
             )
         return plan(*self._stored_costs(tail, flops), full, passes)
+
+    def _num_batches(self) -> int:
+        return sum(1 for _ in self.risk.batches) if self.risk.batches.is_fixed else 1
 
     def _stored_costs(self, tail: Tail, flops: float) -> tuple[Candidate, Candidate]:
         """Count for factors and for the dense block, given what a product of the tail takes."""
@@ -316,7 +325,7 @@ class LayerHessian(RiskOperator):
             Candidate(
                 "factors",
                 build_flops=roots,
-                build_passes=C,
+                build_passes=C * self._num_batches(),
                 product_flops=4.0 * N * P * m * (n + C),
                 traffic=2 * held,
                 nbytes=held,
@@ -324,7 +333,7 @@ class LayerHessian(RiskOperator):
             Candidate(
                 "dense",
                 build_flops=roots + 2.0 * N * C * (P * m * n + q * q),
-                build_passes=C,
+                build_passes=C * self._num_batches(),
                 product_flops=2.0 * q * q,
                 traffic=float(q * q * size),
                 nbytes=float(q * q * (size + 16)),  # it is summed in float64
