@@ -9,8 +9,11 @@ from eigenscape.risk import EmpiricalRisk
 class Hessian(NetworkOperator):
     """The matrix of second derivatives of the risk with respect to its parameters.
 
-    Products are exact (double backward). Cost of one, where the graph is kept: about two gradients
-    and no forward pass; otherwise about three and a half.
+    Products are exact: double backward, or what was found to agree with it. Cost of one: about two
+    gradients where what does not depend on the vector is kept; otherwise about three and a half.
+
+    Attributes:
+        plan: How products are computed, and why; `print(H.plan.explain())`.
 
     Examples:
         The Hessian of ½·mean (w x)² is mean x².

@@ -139,3 +139,30 @@ def test_recurrent_networks() -> None:
     model.cpu()
     on_cpu = Hessian(EmpiricalRisk(model, CrossEntropy(), (x, y))).to_dense()
     torch.testing.assert_close(on_gpu, on_cpu, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("operator", [Hessian, GaussNewton, Residual])
+def test_recorded_products_are_the_same_and_follow_the_parameters(operator: type[Hessian]) -> None:
+    model, risk, _ = problem(torch.float64, batch_size=4)
+    A = operator(risk, representation="linearised")
+    generator = torch.Generator().manual_seed(0)
+
+    def agrees() -> None:
+        kept = operator(risk, representation="graph")
+        for columns in (1, 3, 1, 3, 1, 3):  # a shape is recorded when it comes again
+            X = torch.randn(A.shape[0], columns, generator=generator, dtype=torch.float64).to(CUDA)
+            torch.testing.assert_close(A @ X, kept @ X, rtol=0, atol=1e-12)
+
+    agrees()
+    assert {type(replay).__name__ for replay in A._replays.values()} == {"Replay"}
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.1)
+    agrees()
+
+
+def test_results_of_recorded_products_are_not_overwritten() -> None:
+    _, risk, dense = problem(torch.float64)
+    H = Hessian(risk, representation="linearised")
+    columns = [H @ column for column in torch.eye(H.shape[0], dtype=torch.float64, device=CUDA)]
+    torch.testing.assert_close(torch.stack(columns, dim=1), dense, rtol=0, atol=1e-11)
