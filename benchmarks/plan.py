@@ -43,7 +43,7 @@ def make_plan(device: str, quick: bool, rounds: int | None) -> Plan:
     where = torch.device(device)
     if quick:
         return Plan(where, True, rounds or 1, 1, 1, 2, 8, 2.0)
-    return Plan(where, False, rounds or 5, 5, 3, 10, 100, 120.0)
+    return Plan(where, False, rounds or 5, 3, 2, 10, 100, 60.0)
 
 
 def best_chunk(problem: Problem, plan: Plan) -> tuple[int, dict[int, float]]:

@@ -48,6 +48,10 @@ class RiskOperator(LinearOperator):
             require_count(memory_budget, f"{type(self).__name__}(memory_budget=...)", at_least=0)
         own = _default_budget(risk.device) if memory_budget is None else memory_budget
         self._budget = int(min(risk.ranks.gather(own)))  # it decides how products are cut
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Know nothing of the risk yet."""
         self._kept: dict[int, BatchGraph] = {}
         self._version: Any = None
         self._bytes_per_sample: float | None = None

@@ -144,6 +144,8 @@ class LinearisedGraph(BatchGraph):
         shared = {t.untyped_storage().data_ptr() for t in (*theta, *rest)}
         kept = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in self._known.values()}
         self.nbytes = sum(s.nbytes() for place, s in kept.items() if place not in shared)
+        if self._at_output is not None:  # it holds numbers like the output's
+            self.nbytes += z.numel() * z.element_size()
 
     @torch.no_grad()
     def product(self, rows: Tensor, *, batched: bool) -> Tensor:
@@ -209,5 +211,6 @@ def _traced(
     if kind == "gauss-newton":
         return [z, dz, *pullback(u[0], *theta)]
     if kind == "residual":
-        return [z, dz, *torch.func.jvp(lambda *w: pullback(r[0], *w), theta, v)[1]]
+        # Nobody needs ż itself, so the trace need not lead there.
+        return [z, z, *torch.func.jvp(lambda *w: pullback(r[0], *w), theta, v)[1]]
     return [z, dz, *torch.func.jvp(pullback, (r[0], *theta), (u[0], *v))[1]]

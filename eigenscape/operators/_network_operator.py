@@ -1,5 +1,6 @@
 """What the matrices of a whole network share: a choice between kept graphs and linearisation."""
 
+import copy
 import dataclasses
 import math
 import warnings
@@ -15,6 +16,7 @@ from eigenscape.errors import (
     require_choice,
     require_count,
 )
+from eigenscape.linear_operator import LinearOperator, Selection
 from eigenscape.losses import CallableLoss, OutputProduct
 from eigenscape.operators._batch_graphs import BatchGraph
 from eigenscape.operators._graphs import RiskOperator, agree
@@ -23,6 +25,8 @@ from eigenscape.operators._product_plan import REPRESENTATIONS, ProductPlan, Wor
 from eigenscape.operators._replay import Replay
 from eigenscape.risk import EmpiricalRisk
 
+# What graphs of all data hold, below which a product takes less than a millisecond.
+_TINY_BYTES = 2**18
 _MOST_REPLAYS = 3  # shapes of products whose memory is held at the same time
 
 
@@ -45,10 +49,34 @@ class NetworkOperator(RiskOperator):
             representation, ("auto", *REPRESENTATIONS), f"{name}(representation=...)"
         )
         self._num_products = require_count(num_products, f"{name}(num_products=...)")
+
+    def _start_anew(self) -> None:
+        super()._start_anew()
         self._plan: ProductPlan | None = None
         self._programs: dict[object, Program] = {}
         self._trusted: set[object] = set()
         self._replays: dict[torch.Size, Replay | None] = {}
+
+    def __getitem__(self, key: Selection | tuple[Selection, Selection]) -> LinearOperator:
+        """Restrict to blocks; a diagonal block of whole tensors differentiates nothing else.
+
+        Args:
+            key: As for `LinearOperator`.
+
+        Returns:
+            The restricted operator.
+        """
+        restricted = super().__getitem__(key)
+        space = restricted.space
+        if restricted.output_space != space or not set(space.names) <= set(self.space.names):
+            return restricted
+        risk = self.risk.restricted(space.names)
+        if risk.space != space or space == self.space:  # another order, or nothing to leave out
+            return restricted
+        block = copy.copy(self)
+        block.risk = risk
+        block._start_anew()
+        return block
 
     def _curvature(self, output: Tensor, batch: Batch) -> OutputProduct:
         """Return the product with the curvature at the output."""
@@ -112,11 +140,13 @@ class NetworkOperator(RiskOperator):
             reason = "half precision" if self.dtype.itemsize < 4 else "data are read anew"
             return ProductPlan("graph", reason, {}, self._num_products)
         self._measure(batch)
+        share = self.risk.num_own_samples / batch.size
+        if self._graph_bytes(batch) * share < _TINY_BYTES:
+            return ProductPlan("graph", "too small for a trace to pay", {}, self._num_products)
         graph = self._graph(batch)
         probe = torch.zeros(1, self.space.size, dtype=self.dtype, device=self.device)
         with FlopCounterMode(display=False) as counter:
             graph.product(probe, batched=False)
-        share = self.risk.num_own_samples / batch.size
         work = Work(
             flops=counter.get_total_flops() * share,
             nbytes=self._graph_bytes(batch) * share,

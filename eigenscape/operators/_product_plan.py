@@ -35,7 +35,7 @@ class Machine:
 _MACHINES = {
     # Compiled code was not quicker on a processor, one vector at a time (LeNet5, a GPT).
     "cpu": Machine(1e11, 1e10, 1e-5, 0.2, 0.2),
-    "cuda": Machine(1.5e13, 1e12, 1e-5, 0.25, 0.4),
+    "cuda": Machine(1.5e13, 1e12, 1e-5, 0.35, 0.45),
 }
 
 

@@ -151,6 +151,7 @@ def test_a_product_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -
         "eigenscape.operators._network_operator.plan_products",
         lambda work, count, device: plan_products(Work(1e12, 1e9, 1, 1), count, device),
     )
+    monkeypatch.setattr("eigenscape.operators._network_operator._TINY_BYTES", 0)
     H = Hessian(c.risk())
     assert H.plan.chosen != "graph"
     with pytest.warns(SubstitutionWarning, match="disagrees with double backward"):
@@ -193,6 +194,7 @@ def test_models_that_cannot_be_traced_are_multiplied_by_graphs(
         "eigenscape.operators._network_operator.plan_products",
         lambda work, count, device: plan_products(Work(1e12, 1e9, 1, 1), count, device),
     )
+    monkeypatch.setattr("eigenscape.operators._network_operator._TINY_BYTES", 0)
     H = Hessian(risk)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -220,7 +222,8 @@ def test_small_work_is_not_prepared_and_heavy_work_is() -> None:
 
 
 def test_the_plan_is_the_same_every_time_and_explains_itself() -> None:
-    risk = risk_of(mlp(4, 5, 3))
+    assert "too small" in Hessian(risk_of(mlp(4, 5, 3))).plan.explain()
+    risk = risk_of(mlp(4, 4001, 3))
     plans = [Hessian(risk, num_products=n).plan for n in (100, 100, 7)]
     assert plans[0] == plans[1] != plans[2]
     text = plans[0].explain()
@@ -293,6 +296,29 @@ def test_a_product_takes_no_more_matrix_products_than_counting_says() -> None:
         A @ torch.ones(A.shape[0], dtype=torch.float64)
     assert matrix_products(H) == 2 + 6 + 6
     assert matrix_products(G) == 2 + 4 + 4
+
+
+def test_a_diagonal_block_differentiates_nothing_else() -> None:
+    """Of the second of three layers: no zeros are pushed through the first."""
+    risk = risk_of(mlp(4, 5, 6, 3))
+    for operator in (Hessian, GaussNewton):
+        A = operator(risk, representation="linearised")
+        block = A["2"]
+        assert isinstance(block, operator)
+        rows = risk.space.block("2").index("cpu")
+        close(block.to_dense(), A.to_dense()[rows][:, rows])
+        # Two with its own input; the last layer, whose weights stay, passes on forth and back.
+        assert matrix_products(block) == 4
+
+
+def test_other_blocks_are_taken_out_of_the_whole() -> None:
+    risk = risk_of(mlp(4, 5, 3))
+    H = Hessian(risk)
+    whole = H.to_dense()
+    names = risk.space.names
+    for a, b in ((names[0], names[2]), (names[1], names[0])):
+        rows, columns = (risk.space.block(n).index("cpu") for n in (a, b))
+        close(H[a, b].to_dense(), whole[rows][:, columns])
 
 
 def test_the_model_is_left_as_it_was() -> None:
