@@ -29,11 +29,12 @@ from eigenscape.files import crc
 # Samples per batch where the data come without batches and the model does not say more: large
 # enough for full GEMMs, small enough that activations stay in the hundreds of megabytes.
 DEFAULT_BATCH_SIZE = 1024
-# What the activations of one batch may take, and the fewest and most samples in it. Measured on two
-# cores: products of LeNet5 in batches of 180 take 0.7 of the time of batches of 1000; perceptrons
-# want thousands; below 32 samples, single operations are too short.
-_ACTIVATION_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}
-_FEWEST_SAMPLES, _MOST_SAMPLES = {"cpu": 32, "cuda": 256}, {"cpu": 4096, "cuda": 65536}
+# What the activations of one batch should take; the fewest samples in it, unless these would take
+# more than so many bytes; and the most. Measured on two cores: LeNet5 runs alike with 250 to 1000
+# samples at a time, a ResNet with 128 takes 0.7 of its time with 32, perceptrons want thousands.
+_ACTIVATION_BYTES = {"cpu": 2**24, "cuda": 2**30}
+_FEWEST_SAMPLES, _FEWEST_BYTES = {"cpu": 128, "cuda": 256}, {"cpu": 2**30, "cuda": 2**33}
+_MOST_SAMPLES = {"cpu": 4096, "cuda": 65536}
 _TRIAL_SAMPLES = 8
 _UNSEEN = [0, 0]
 _LABEL_KEYS = ("labels", "label", "targets", "target")
@@ -180,8 +181,11 @@ class BatchSource:
         except Exception:  # whatever it is, the probe that follows meets it too, and says it
             return DEFAULT_BATCH_SIZE
         each = sum(saved.values()) / batch.size
-        fit = int(_ACTIVATION_BYTES[kind] // max(each, 1.0))
-        return min(max(fit, _FEWEST_SAMPLES[kind]), _MOST_SAMPLES[kind])
+        fit, bearable = (
+            max(1, int(limit[kind] // max(each, 1.0)))
+            for limit in (_ACTIVATION_BYTES, _FEWEST_BYTES)
+        )
+        return min(max(fit, min(_FEWEST_SAMPLES[kind], bearable)), _MOST_SAMPLES[kind])
 
     def _head(self, count: int) -> Batch:
         """Return the first samples; of data that cannot be cut, all."""

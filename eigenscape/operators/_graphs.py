@@ -28,9 +28,9 @@ from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import ParamSpace
 
 _CPU_BUDGET = 4 * 2**30
-# Columns share one backward pass while their activations fit a last-level cache; beyond that a
-# batched pass is slower than one column after the other (measured: LeNet5, 200 MB, 1.3 times).
-_CPU_SHARED_BYTES = 32 * 2**20
+# Columns share one pass while what they hold is not much larger than a last-level cache; beyond
+# that it is slower than one column after the other (measured: LeNet5, 200 MB, 1.3 times).
+_CPU_SHARED_BYTES = 64 * 2**20
 _MOST_COLUMNS = 64
 
 
