@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
 
 from eigenscape.batches import Batch
 from eigenscape.errors import (
@@ -181,8 +182,7 @@ class RiskOperator(LinearOperator):
         """Refuse, once, a matrix that is not symmetric: some layers of PyTorch have such a bug."""
         if self._is_confirmed or self.dtype.itemsize < 4:  # half precision is noise of this size
             return
-        generator = torch.Generator().manual_seed(0)
-        rows = torch.randn(2, self.space.size, generator=generator).to(self.device, self.dtype)
+        rows = self._probes()
         Hu, Hv = (graph.product(row[None], batched=False)[0].double() for row in rows)
         u, v = rows.double()
         # One number, but for rounding, about eps·√n of the products: at n = 1e8 that is 2e-12 in
@@ -196,6 +196,22 @@ class RiskOperator(LinearOperator):
                 "`weight_norm` has). Replace it, e.g. with `parametrize.remove_parametrizations`."
             )
         self._is_confirmed = True
+
+    def _probes(self) -> Tensor:
+        """Return two random rows, always the same: one with a pattern may be multiplied to zero."""
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randn(2, self.space.size, generator=generator)
+        return rows.to(self.device, self.dtype)
+
+    def _flops(self, graph: BatchGraph) -> float:
+        """Count the multiplications and additions of one product with a batch."""
+        with FlopCounterMode(display=False) as counter:
+            graph.product(self._probes()[:1], batched=False)
+        return float(counter.get_total_flops())
+
+    def _num_batches(self) -> int | None:
+        """Count the batches, where they are the same at every pass."""
+        return sum(1 for _ in self.risk.batches) if self.risk.batches.is_fixed else None
 
     def _measure(self, batch: Batch) -> None:
         """Build one graph only to count what it saves.

@@ -49,7 +49,6 @@ class Program:
         """
         self._kind = kind
         theta, rest = _inputs(risk, batch)
-        self._num_parameters = len(theta)
         with torch.no_grad():
             z = risk.output(risk.parameters(), batch)
         require_tensor_output(z, name)
@@ -74,7 +73,6 @@ class Program:
                 [torch.zeros_like(t) for t in theta],
                 [] if kind == "residual" else [u],
             ],
-            outputs=2 + len(theta),
         )
         if compiled:
             self._staged.compile(_PUSH, _PULL)

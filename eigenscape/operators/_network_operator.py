@@ -7,7 +7,6 @@ import warnings
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from eigenscape.batches import Batch
 from eigenscape.errors import (
@@ -120,7 +119,9 @@ class NetworkOperator(RiskOperator):
         if not self._may_replay():
             return total
         if rows.shape not in self._replays:  # recorded if it comes again
-            self._replays = dict(list(self._replays.items())[-_MOST_REPLAYS:]) | {rows.shape: None}
+            self._replays = dict(list(self._replays.items())[1 - _MOST_REPLAYS :]) | {
+                rows.shape: None
+            }
             return total
         with self.risk.evaluating():
             self._replays[rows.shape] = Replay(self._sum, rows)
@@ -129,14 +130,13 @@ class NetworkOperator(RiskOperator):
     def _may_replay(self) -> bool:
         if self.device.type != "cuda" or isinstance(self.risk.loss, CallableLoss):
             return False
-        everything = sum(1 for _ in self.risk.batches) if self.risk.batches.is_fixed else -1
-        return self.plan.chosen != "graph" and len(self._kept) == everything
+        return self.plan.chosen != "graph" and len(self._kept) == self._num_batches()
 
     def _make_plan(self, batch: Batch) -> ProductPlan:
         """Count what a product takes on the first batch, and choose."""
         if self._wanted != "auto":
             return ProductPlan(self._wanted, "asked for", {}, self._num_products)
-        if self.dtype.itemsize < 4 or self.risk.batches.is_fixed is False:
+        if self.dtype.itemsize < 4 or not self.risk.batches.is_fixed:
             reason = "half precision" if self.dtype.itemsize < 4 else "data are read anew"
             return ProductPlan("graph", reason, {}, self._num_products)
         self._measure(batch)
@@ -144,11 +144,8 @@ class NetworkOperator(RiskOperator):
         if self._graph_bytes(batch) * share < _TINY_BYTES:
             return ProductPlan("graph", "too small for a trace to pay", {}, self._num_products)
         graph = self._graph(batch)
-        probe = torch.zeros(1, self.space.size, dtype=self.dtype, device=self.device)
-        with FlopCounterMode(display=False) as counter:
-            graph.product(probe, batched=False)
         work = Work(
-            flops=counter.get_total_flops() * share,
+            flops=self._flops(graph) * share,
             nbytes=self._graph_bytes(batch) * share,
             num_nodes=graph.num_nodes,
             num_batches=math.ceil(share),
@@ -175,11 +172,6 @@ class NetworkOperator(RiskOperator):
         probes = self._probes()
         single, both = graph.product(probes[:1], batched=False), self._multiply(graph, probes)
         return agree(single, expected[:1]) and agree(both, expected)
-
-    def _probes(self) -> Tensor:
-        generator = torch.Generator().manual_seed(0)
-        probes = torch.randn(2, self.space.size, generator=generator)
-        return probes.to(self.device, self.dtype)
 
     def _step_back(self, problem: str, *, warn: bool = False) -> None:
         """Go from compiled to linearised, or from that to kept graphs, and say why."""

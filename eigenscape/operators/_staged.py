@@ -21,16 +21,13 @@ from eigenscape.operators._trace_passes import reuse_memory, simplify
 class Staged:
     """The stages of one function, each a module from named values to named values."""
 
-    def __init__(
-        self, function: Callable[..., Any], inputs: Sequence[Sequence[Tensor]], outputs: int
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], inputs: Sequence[Sequence[Tensor]]) -> None:
         """Trace the function and cut it.
 
         Args:
             function: Takes one list of tensors per stage, and returns tensors. It may do nothing
                 that depends on the values of its inputs other than tensor operations.
             inputs: Examples of its arguments; shapes, dtypes and devices are fixed by them.
-            outputs: How many tensors it returns.
 
         Raises:
             Exception: Whatever PyTorch says where the function cannot be traced.
@@ -50,7 +47,7 @@ class Staged:
             placeholders = placeholders[len(stage) :]
         levels = _levels(graph, self._own)
         (returned,) = next(node for node in graph.nodes if node.op == "output").args
-        self.outputs = [node.name for node in list(returned)[:outputs]]
+        self.outputs = [node.name for node in returned]
         self._needs: list[list[str]] = []
         self._gives: list[list[str]] = []
         self._modules: list[fx.GraphModule] = []

@@ -11,7 +11,6 @@ import warnings
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
-from torch.utils.flop_counter import FlopCounterMode
 
 from eigenscape.batches import Batch
 from eigenscape.errors import (
@@ -35,7 +34,7 @@ from eigenscape.operators._batch_graphs import (
     join_rows,
     split_rows,
 )
-from eigenscape.operators._graphs import RiskOperator
+from eigenscape.operators._graphs import RiskOperator, agree
 from eigenscape.operators._layer_factors import (
     Factors,
     all_factors,
@@ -287,18 +286,15 @@ class LayerHessian(RiskOperator):
             tail = capture_tail(self.risk, self._layer, batch)
             reason = factors_obstacle(self.risk, self._layer, tail)
             graph = _TailGraph(self, batch)
-            probe = torch.zeros(1, self.space.size, dtype=self.dtype, device=self.device)
-            with FlopCounterMode(display=False) as counter:
-                graph.product(probe, batched=False)
+            flops = self._flops(graph) * self.risk.num_own_samples / batch.size
         self._measure(batch)
         held = (self._bytes_per_sample or 0.0) * self.risk.num_own_samples
-        flops = counter.get_total_flops() * self.risk.num_own_samples / batch.size
         passes = Candidate(
             "tail",
             product_flops=flops,
             traffic=2 * held,
             nbytes=held,
-            passes=2 * self._num_batches(),
+            passes=2 * (self._num_batches() or 1),
         )
         full = Candidate("full", obstacle="never cheaper than the tail")
         if reason is not None:
@@ -306,9 +302,6 @@ class LayerHessian(RiskOperator):
                 *(Candidate(n, obstacle=reason) for n in ("factors", "dense")), full, passes
             )
         return plan(*self._stored_costs(tail, flops), full, passes)
-
-    def _num_batches(self) -> int:
-        return sum(1 for _ in self.risk.batches) if self.risk.batches.is_fixed else 1
 
     def _stored_costs(self, tail: Tail, flops: float) -> tuple[Candidate, Candidate]:
         """Count for factors and for the dense block, given what a product of the tail takes."""
@@ -325,7 +318,7 @@ class LayerHessian(RiskOperator):
             Candidate(
                 "factors",
                 build_flops=roots,
-                build_passes=C * self._num_batches(),
+                build_passes=C * (self._num_batches() or 1),
                 product_flops=4.0 * N * P * m * (n + C),
                 traffic=2 * held,
                 nbytes=held,
@@ -333,7 +326,7 @@ class LayerHessian(RiskOperator):
             Candidate(
                 "dense",
                 build_flops=roots + 2.0 * N * C * (P * m * n + q * q),
-                build_passes=C * self._num_batches(),
+                build_passes=C * (self._num_batches() or 1),
                 product_flops=2.0 * q * q,
                 traffic=float(q * q * size),
                 nbytes=float(q * q * (size + 16)),  # it is summed in float64
@@ -343,11 +336,11 @@ class LayerHessian(RiskOperator):
     def _require_agreement(self) -> None:
         """Compare factors and tail on the first batch."""
         batch = next(iter(self.risk.batches))
-        probe = _probe(self)
+        probe = self._probes()[:1]
         with self.risk.ranks.together(), self.risk.evaluating():
             tail = _TailGraph(self, batch).product(probe, batched=False)
             stored = batch_factors(self.risk, self._layer, batch).product(probe)
-            own = _agree(tail, stored)
+            own = agree(tail, stored)
         if all(self.risk.ranks.gather(own)):
             return
         self.representation = "tail"
@@ -363,7 +356,7 @@ class LayerHessian(RiskOperator):
 
     def _disagreement(self) -> str | None:
         batch = next(iter(self.risk.batches))
-        probe = _probe(self)
+        probe = self._probes()[:1]
         with self.risk.evaluating():
             try:
                 tail = _TailGraph(self, batch).product(probe, batched=False)
@@ -372,22 +365,9 @@ class LayerHessian(RiskOperator):
             except CheckpointError:
                 return f"activation checkpointing evaluates '{self._layer.name}' again"
             full = HessianGraph(self.risk, batch).product(probe, batched=False)
-        if _agree(tail, full):
+        if agree(tail, full):
             return None
         return f"a product of '{self._layer.name}' disagrees with double backward"
-
-
-def _agree(first: Tensor, second: Tensor) -> bool:
-    """Compare two exact ways: rounding stays far below √eps, a missing term does not."""
-    slack = torch.finfo(first.dtype).eps ** 0.5
-    return bool((first - second).norm() <= slack * torch.maximum(first.norm(), second.norm()))
-
-
-def _probe(operator: LayerHessian) -> Tensor:
-    """Return a random direction, always the same: one with a pattern may be multiplied to zero."""
-    generator = torch.Generator().manual_seed(0)
-    probe = torch.randn(1, operator.space.size, generator=generator, dtype=torch.float64)
-    return probe.to(operator.device, operator.dtype)
 
 
 class _TailGraph(BatchGraph):

@@ -244,7 +244,7 @@ def test_stages_hold_only_what_depends_on_their_inputs() -> None:
         return [(fixed[0] @ fixed[1]).tanh() @ moving[0]]
 
     a, b, v = X[:3], X[:4, :4].clone(), X[5, :4].clone()
-    staged = Staged(function, [[a, b], [v]], outputs=1)
+    staged = Staged(function, [[a, b], [v]])
     (name,) = staged.outputs
     known = staged.run(0, [a, b], {})
     expected = (a @ b).tanh()
@@ -269,7 +269,7 @@ def test_values_that_are_kept_are_never_written_over() -> None:
         return [total.mul_(moving[0])]
 
     a, v = X[0].clone(), X[1].clone()
-    staged = Staged(function, [[a], [v]], outputs=1)
+    staged = Staged(function, [[a], [v]])
     known = staged.run(0, [a], {})
     for scale in (1.0, 2.0, 1.0):
         (expected,) = function([a], [scale * v])
