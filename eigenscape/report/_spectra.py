@@ -377,8 +377,8 @@ def layer_picture(spectrum: LayerSpectrum) -> Picture:
     hover = [f"rank {i}\nλ = {short(value, 6)}" for i, value in enumerate(values, 1)]
     marks: list[Mark] = [Line(ranks, values, "hessian", hover=hover)]
     if axis.log:
-        largest = max(values)
-        axis = replace(axis, limits=(_DEEP * largest, 2 * largest))
+        largest, least = max(values), min(value for value in values if value > 0)
+        axis = replace(axis, limits=(max(_DEEP * largest, least / 2), 2 * largest))
     if spectrum.pairs is not None:
         k = len(spectrum.pairs)
         x, y = ranks[:k], numbers(spectrum.pairs.values)
