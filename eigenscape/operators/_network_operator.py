@@ -18,10 +18,10 @@ from eigenscape.errors import (
 from eigenscape.linear_operator import LinearOperator, Selection
 from eigenscape.losses import CallableLoss, OutputProduct
 from eigenscape.operators._batch_graphs import BatchGraph
-from eigenscape.operators._graphs import RiskOperator, agree
 from eigenscape.operators._linearised import LinearisedGraph, Program, signature
 from eigenscape.operators._product_plan import REPRESENTATIONS, ProductPlan, Work, plan_products
 from eigenscape.operators._replay import Replay
+from eigenscape.operators._risk_operator import RiskOperator, agree
 from eigenscape.risk import EmpiricalRisk
 
 # What graphs of all data hold, below which a product takes less than a millisecond.

@@ -34,7 +34,6 @@ from eigenscape.operators._batch_graphs import (
     join_rows,
     split_rows,
 )
-from eigenscape.operators._graphs import RiskOperator, agree
 from eigenscape.operators._layer_factors import (
     Factors,
     all_factors,
@@ -49,6 +48,7 @@ from eigenscape.operators._layer_plan import (
     choose,
     strictest,
 )
+from eigenscape.operators._risk_operator import RiskOperator, agree
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk, leaf_copies
 
