@@ -6,13 +6,16 @@ C (f, j) the coupling. Always A Vᵀ = Vᵀ H + Fᵀ C, so a Ritz pair (θ, Vᵀ
 
 One step multiplies some frontier vectors, moves them into V, and puts what is new into F. When V is
 full, its best Ritz vectors are kept (thick restart: Wu and Simon 2000; Krylov–Schur: Stewart 2001).
-Converged vectors stay in V and are thereby locked.
+Converged vectors stay in V and are thereby locked. H, C and all decisions are on the host. What a
+step needs there comes in three transfers: after the product, after a pass of reorthogonalisation,
+and the length of each new direction.
 """
 
 import torch
 from torch import Tensor
 
 from eigenscape.errors import CheckpointError, NonFiniteError
+from eigenscape.linalg._basis import Basis
 from eigenscape.linalg._products import dots
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.linear_operator import LinearOperator
@@ -27,19 +30,17 @@ class ThickRestart:
         k: int,
         which: str,
         tolerance: float,
-        capacity: int,
+        basis: Basis,
         block_size: int,
         seed: int,
         start: Tensor,
     ) -> None:
         self._operator, self._k, self._which = operator, k, which
-        self._tolerance, self._capacity, self._block = tolerance, capacity, block_size
+        self._tolerance, self._capacity, self._block = tolerance, basis.capacity, block_size
         self._seed, self._drawn = seed, block_size
         self.num_products = 0
         self._eps = torch.finfo(operator.dtype).eps
-        n = operator.space.size
-        self._rows = torch.empty(capacity, n, dtype=operator.dtype, device=operator.device)
-        self._j = 0
+        self._basis = basis
         self.F, _, _ = _orthonormal_rows(start, floor=0.0)
         self._first, self._first_quotient = self.F[:1], torch.zeros(())
         self._H = torch.zeros(0, 0, dtype=torch.float64)
@@ -50,6 +51,10 @@ class ThickRestart:
         self._fresh = False  # whether a random vector waits to be multiplied
 
     @property
+    def _j(self) -> int:
+        return len(self._basis)
+
+    @property
     def _needed(self) -> int:
         return 2 * self._k if self._which == "both" else self._k
 
@@ -58,31 +63,30 @@ class ThickRestart:
         chosen = self._choose(probing)
         self._fresh = False
         kept = [i for i in range(self.F.shape[0]) if i not in chosen]
-        P, rest = self.F[chosen], self.F[kept]
+        P, rest = _pick(self.F, chosen), _pick(self.F, kept)
         W = (self._operator @ P.T.contiguous()).T.contiguous()
-        if not bool(torch.isfinite(W).all()):
+        own, finite = _fetch(dots(P, W), torch.isfinite(W).all())
+        if not bool(finite):
             raise NonFiniteError(
                 "A product is NaN or infinite. Check the operator: "
                 "`(A @ torch.ones(n)).isfinite().all()`."
             )
         self.num_products += P.shape[0]
-        j, b = self._j, P.shape[0]
+        j = self._j
         known = self._C[chosen]  # = P A Vᵀ, by symmetry
-        own = _gram(P, W)
+        own = (own + own.T) / 2
         if j == 0:
             self._first_quotient = own[0, 0]
-        W = W - own.to(W) @ P
-        used = known.abs().amax(0).nonzero()[:, 0] if j else torch.zeros(0, dtype=torch.long)
-        W = W - known[:, used].to(W) @ self._rows[used.to(W.device)]
-        self._rows[j : j + b] = P
-        self._j = j + b
+        W = W - own.to(W, non_blocking=True) @ P
+        W = W - self._basis.combine(known)
+        self._basis.append(P)
         W, onto_V, onto_rest = self._orthogonal(W, rest)
         onto_V[:, :j] += known
         onto_V[:, j:] += own
         scale = max(self.norm, float(onto_V.norm()))
         fresh, R, _ = _orthonormal_rows(W, floor=10 * self._eps * scale)
         fresh, R = self._without_rounding(fresh, R, rest, scale)
-        self._extend(onto_V, onto_rest, R.double().cpu(), kept)
+        self._extend(onto_V, onto_rest, R, kept)
         self.F = torch.cat([rest, fresh])
         self._stale += 1
         if self._stale > self._j // 64 or self.is_full() or self.F.shape[0] != 1:
@@ -102,9 +106,8 @@ class ThickRestart:
         enough = max(self._eps**0.5 * scale, 0.1 * float(R.norm(dim=0).max()))
         if fresh.shape[0] == 0 or bool((own > enough).all()):
             return fresh, R
-        V = self._rows[: self._j]
         for _ in range(2):
-            fresh = fresh - dots(fresh, V).to(V) @ V - dots(fresh, rest).to(V) @ rest
+            fresh, _, _ = self._removed(fresh, rest)
         # What was unit before and is short now was rounding.
         clean, _, chosen = _orthonormal_rows(fresh, floor=0.5)
         room = self._operator.space.size - self._j - rest.shape[0]
@@ -120,17 +123,22 @@ class ThickRestart:
         Returns:
             What is left of W, and the coefficients on V and on the rest.
         """
-        V = self._rows[: self._j]
-        onto_V = torch.zeros(W.shape[0], V.shape[0], dtype=torch.float64)
+        onto_V = torch.zeros(W.shape[0], self._j, dtype=torch.float64)
         onto_rest = torch.zeros(W.shape[0], rest.shape[0], dtype=torch.float64)
         for _ in range(3):
-            before = W.double().norm(dim=1)
-            c, d = dots(W, V), dots(W, rest)
-            W = W - c.to(W) @ V - d.to(W) @ rest
-            onto_V, onto_rest = onto_V + c.cpu(), onto_rest + d.cpu()
-            if bool((W.double().norm(dim=1) > 0.7 * before).all()):
+            length = W.double().norm(dim=1)
+            W, on_V, on_rest = self._removed(W, rest)
+            c, d, before, after = _fetch(on_V, on_rest, length, W.double().norm(dim=1))
+            onto_V, onto_rest = onto_V + c, onto_rest + d
+            if bool((after > 0.7 * before).all()):
                 break
         return W, onto_V, onto_rest
+
+    def _removed(self, W: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Remove V and other rows in one pass; return the coefficients on both, too."""
+        d = dots(W, others)
+        W, c = self._basis.project_out(W)
+        return W - d.to(W) @ others, c, d
 
     def _extend(self, onto_V: Tensor, onto_rest: Tensor, R: Tensor, kept: list[int]) -> None:
         """Write the coefficients of new columns into H and C."""
@@ -170,8 +178,7 @@ class ThickRestart:
 
     def wanted_vectors(self) -> Tensor:
         """Return the wanted Ritz vectors (n, k)."""
-        vectors: Tensor = self._rows[: self._j].T @ self._Y[:, self._wanted()].to(self._rows)
-        return vectors
+        return self._basis.combine(self._Y[:, self._wanted()].T).T
 
     def _unconverged(self) -> Tensor:
         """Return positions of wanted pairs above tolerance."""
@@ -249,19 +256,17 @@ class ThickRestart:
             return False
         r = draw_probes(self._operator, 1, seed=self._seed, kind="gaussian", first=self._drawn).T
         self._drawn += 1
-        V = self._rows[: self._j]
         F, C = self.F, self._C
         for _ in range(2):
-            r = r - dots(r, V).to(r) @ V
+            r, _ = self._basis.project_out(r)
         inside = dots(r, F)
-        outside = r - inside.to(r) @ F
-        outside = outside - dots(outside, V).to(r) @ V - dots(outside, F).to(r) @ F
-        u = inside.cpu()
-        if float(outside.norm()) > 1e-3 * float(r.norm()):
-            length = outside.double().norm()
-            F = torch.cat([F, outside / length.to(r)])
+        outside, _, _ = self._removed(r - inside.to(r) @ F, F)
+        norm = outside.double().norm()
+        u, length, whole = _fetch(inside, norm, r.double().norm())
+        if bool(length > 1e-3 * whole):
+            F = torch.cat([F, outside / norm.to(r)])
             C = torch.cat([C, torch.zeros(1, self._j, dtype=torch.float64)])
-            u = torch.cat([u, length.cpu().reshape(1, 1)], dim=1)
+            u = torch.cat([u, length.reshape(1, 1)], dim=1)
         turn = torch.linalg.qr(u.T, mode="complete")[0].flip(1).T  # its last row is ±u, of length 1
         self.F, self._C = turn.to(F) @ F, turn @ C
         self._fresh = True
@@ -278,8 +283,7 @@ class ThickRestart:
         keep = _order(self._theta, self._which, count)
         keep = keep[: self._capacity - self._block]
         Y = self._Y[:, keep]
-        self._rows[: keep.numel()] = Y.T.to(self._rows) @ self._rows[: self._j]
-        self._j = keep.numel()
+        self._basis.rotate(Y)
         self._H = torch.diag(self._theta[keep])
         self._C = self._C @ Y
         self._ritz()
@@ -287,7 +291,7 @@ class ThickRestart:
     def piece(self) -> dict[str, Tensor]:
         """Return the whole state."""
         return {
-            "V": self._rows[: self._j],
+            "V": self._basis.rows,
             "F": self.F,
             "H": self._H,
             "C": self._C,
@@ -298,7 +302,7 @@ class ThickRestart:
     def restore(self, piece: dict[str, Tensor]) -> None:
         """Take over a saved state, after one product that compares the operator with it."""
         v, expected = self._first, piece["first_quotient"]
-        found = _gram(v, (self._operator @ v.T.contiguous()).T)[0, 0]
+        found = dots(v, (self._operator @ v.T.contiguous()).T)[0, 0].cpu()
         if not abs(found - expected) <= self._eps**0.5 * piece["H"].abs().max():
             raise CheckpointError(
                 f"The checkpoint belongs to another operator: its first product gave {expected:.6g}"
@@ -306,9 +310,8 @@ class ThickRestart:
                 "data as before."
             )
         self._first_quotient = expected
-        self._j = piece["V"].shape[0]
-        self._rows[: self._j] = piece["V"].to(self._rows)
-        self.F = piece["F"].to(self._rows)
+        self._basis.append(piece["V"])
+        self.F = piece["F"].to(self.F)
         self._H, self._C = piece["H"], piece["C"]
         self.num_products, self._drawn = (int(count) for count in piece["counts"])
         self._ritz()
@@ -328,10 +331,16 @@ def _order(theta: Tensor, which: str, k: int) -> Tensor:
     return torch.tensor(list(dict.fromkeys(positions)), dtype=torch.long)
 
 
-def _gram(P: Tensor, W: Tensor) -> Tensor:
-    """Return the symmetric part of P Wᵀ in float64, on the host."""
-    product = dots(P, W).cpu()
-    return (product + product.T) / 2
+def _pick(rows: Tensor, numbers: list[int]) -> Tensor:
+    """Return these rows; a list of numbers as an index would stop the device for its transfer."""
+    return torch.stack([rows[i] for i in numbers]) if numbers else rows[:0]
+
+
+def _fetch(*tensors: Tensor) -> list[Tensor]:
+    """Bring small tensors to the host in one transfer, in float64."""
+    flat = torch.cat([tensor.double().flatten() for tensor in tensors]).cpu()
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _orthonormal_rows(W: Tensor, floor: float) -> tuple[Tensor, Tensor, list[int]]:
@@ -342,22 +351,27 @@ def _orthonormal_rows(W: Tensor, floor: float) -> tuple[Tensor, Tensor, list[int
         floor: A row that adds no more than this to those before it gives no direction.
 
     Returns:
-        The fresh rows, R (g, b) with the coefficients of each given row on them, and the numbers
-        of the rows that gave them.
+        The fresh rows, R (g, b) with the coefficients of each given row on them, on the host in
+        float64, and the numbers of the rows that gave them.
     """
     fresh: list[Tensor] = []
     chosen: list[int] = []
-    R = W.new_zeros(W.shape[0], W.shape[0])
+    R = torch.zeros(W.shape[0], W.shape[0], dtype=W.dtype)
+    taken: list[tuple[int, int, Tensor]] = []
     for i, row in enumerate(W):
         for _ in range(2):
             for g, basis in enumerate(fresh):
                 c = basis @ row
                 row = row - c * basis
-                R[g, i] += c
+                taken.append((g, i, c))
         norm = row.double().norm()
-        if norm > floor:
-            R[len(fresh), i] = norm.to(R)
+        if (length := float(norm)) > floor:
+            R[len(fresh), i] = length
             fresh.append(row / norm.to(row))
             chosen.append(i)
+    if taken:
+        places, columns, coefficients = zip(*taken, strict=True)
+        where = torch.tensor(places), torch.tensor(columns)
+        R.index_put_(where, torch.stack(coefficients).cpu(), accumulate=True)
     stacked = torch.stack(fresh) if fresh else W.new_empty(0, W.shape[1])
-    return stacked, R[: len(fresh)], chosen
+    return stacked, R[: len(fresh)].double(), chosen

@@ -17,6 +17,7 @@ from eigenscape.errors import (
     require_positive,
 )
 from eigenscape.files import crc
+from eigenscape.linalg._basis import Basis, Place, on_device
 from eigenscape.linalg._products import require_symmetric
 from eigenscape.linalg._thick_restart import ThickRestart
 from eigenscape.linalg.pairs import WHICH, certify
@@ -27,7 +28,8 @@ from eigenscape.precision import full_precision
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Status
 
-_BASIS_BYTES = 8 * 2**30
+_DEVICE_BYTES = 8 * 2**30
+_OFFLOADED_BYTES = 64 * 2**30
 _SMALL = 1024  # up to this size the basis may span the whole space
 _TINY = 64  # up to this size it does
 _LEAST_LOOK = 2  # a random vector says nothing before its own product was multiplied too
@@ -44,6 +46,7 @@ def eigsh(
     max_products: int | None = None,
     block_size: int | None = None,
     max_basis: int | None = None,
+    basis: Place = None,
     start: Tensor | None = None,
     num_check: int = 8,
     seed: int = 0,
@@ -54,10 +57,12 @@ def eigsh(
 
     Cost: about 3 products per pair for well separated eigenvalues, more for clusters; then 2 to
     `num_check` products that look for missed copies, and one per returned pair for its
-    certificate. Memory: `max_basis` vectors.
+    certificate. Memory: `max_basis` vectors where `basis` says, a few on the device, and in the end
+    the wanted ones, there and in float64.
 
     Repeated eigenvalues that stand out of the rest are found with their multiplicity; inside a bulk
-    of comparable size copies may be missed, unless `block_size` is at least the multiplicity.
+    of comparable size copies may be missed, unless `block_size` is at least the multiplicity. See
+    `subspace_iteration(degree=...)` for those.
 
     Args:
         operator: Symmetric operator A.
@@ -70,8 +75,14 @@ def eigsh(
             resolves clusters, at more products. By default one for every 15 pairs, 1 to 8: where
             many pairs are wanted, what it adds is little (18 % for 120 pairs in blocks of 8, which
             took 0.6 of the time).
-        max_basis: Vectors to keep before a restart.
-        start: Vectors (n,) or (n, q) to start from, e.g. those of a nearby operator.
+        max_basis: Vectors to keep before a restart; by default four per pair and some, as far as
+            they fit 8 GiB, or 64 GiB off the device.
+        basis: Where to keep them: "device" (the default), "host", for memory of the CPU, or a
+            folder, for a file in it that is never left behind. Off the device they pass through it
+            256 MiB at a time; answers are the same to rounding.
+        start: Vectors (n,) or (n, q) to start from. Of a nearby operator take the sum of its
+            vectors, `pairs.vectors.sum(1)`; where it differs by less than about 1e-5 of its size,
+            all of them, which are then multiplied and improved one by one.
         num_check: Most products spent on one look for copies that were missed; 0 for none.
         seed: Fixes the starting vectors.
         checkpoint: Folder to save to at every restart, and to resume from.
@@ -103,37 +114,39 @@ def eigsh(
     require_count(num_check, "eigsh(num_check=...)", at_least=0)
     # Tiny matrices are gone through whole: certain, and no more than n products.
     look = (num_check, _LEAST_LOOK) if n > _TINY or num_check == 0 else (n, n)
-    capacity = _capacity(operator, wanted, b, max_basis)
+    capacity = _capacity(operator, wanted, b, max_basis, basis)
     rows = _starting_rows(operator, start, b, seed)
     # A basis that holds the wanted pairs, and a certificate for each.
     least = wanted + max(wanted + b, len(rows))
     limit = 100 * wanted + 500 + least if max_products is None else max_products
     require_count(limit, "eigsh(max_products=...)", at_least=least)
-    solver = ThickRestart(operator, k, which, tolerance, capacity, b, seed, rows)
-    saved = None
-    if checkpoint is not None:
-        key = {
-            "what": "eigsh",
-            "size": n,
-            "dtype": str(operator.dtype),
-            "num_pairs": k,
-            "which": which,
-            "capacity": capacity,
-            "block_size": b,
-            "tolerance": tolerance,
-            "num_check": num_check,
-            "seed": seed,
-            "start": crc(solver.F),
-        }
-        saved = Checkpoint(checkpoint, key)
-        for piece in saved.load()[-1:]:
-            solver.restore(piece)
-    ticker = Ticker(progress, "eigsh", limit, first=solver.num_products)
-    _iterate(solver, limit - wanted - b, look, saved, ticker)
-    solver.refresh()
+    with Basis(operator, capacity, basis) as kept:
+        solver = ThickRestart(operator, k, which, tolerance, kept, b, seed, rows)
+        saved = None
+        if checkpoint is not None:
+            key = {
+                "what": "eigsh",
+                "size": n,
+                "dtype": str(operator.dtype),
+                "num_pairs": k,
+                "which": which,
+                "capacity": capacity,
+                "block_size": b,
+                "tolerance": tolerance,
+                "num_check": num_check,
+                "seed": seed,
+                "start": crc(solver.F),
+            }
+            saved = Checkpoint(checkpoint, key)
+            for piece in saved.load()[-1:]:
+                solver.restore(piece)
+        ticker = Ticker(progress, "eigsh", limit, first=solver.num_products)
+        _iterate(solver, limit - wanted - b, look, saved, ticker)
+        solver.refresh()
+        vectors = solver.wanted_vectors()
     pairs = certify(
         operator,
-        solver.wanted_vectors(),
+        vectors,
         which=which,
         tolerance=tolerance,
         norm=solver.norm,
@@ -210,7 +223,9 @@ def _starting_rows(operator: LinearOperator, start: Tensor | None, b: int, seed:
     return columns.to(operator.device, operator.dtype).T
 
 
-def _capacity(operator: LinearOperator, wanted: int, b: int, given: int | None) -> int:
+def _capacity(
+    operator: LinearOperator, wanted: int, b: int, given: int | None, place: Place
+) -> int:
     """Return how many vectors to keep before a restart."""
     n = operator.space.size
     least = min(n, wanted + 2 * b + 2)
@@ -220,5 +235,6 @@ def _capacity(operator: LinearOperator, wanted: int, b: int, given: int | None) 
     if n <= _SMALL:  # the whole space is cheap, and then hard ends of a spectrum are easy
         return n
     roomy = max(4 * wanted + 40, 2 * wanted + 8 * b)
-    affordable = _BASIS_BYTES // max(1, n * operator.dtype.itemsize)
+    budget = _DEVICE_BYTES if on_device(place) else _OFFLOADED_BYTES
+    affordable = budget // max(1, n * operator.dtype.itemsize)
     return min(n, max(least, min(roomy, affordable)))

@@ -1,14 +1,21 @@
-"""Power and subspace iteration: the simplest eigen-solvers, kept for comparison with the papers.
+"""Power and subspace iteration: the simplest eigen-solvers, and a polynomial filter for clusters.
 
 Letters: A the symmetric operator (n × n); v a unit vector; θ = vᵀAv its Rayleigh quotient, sign
-included; V (n, b) an orthonormal basis; G = AV. Both find the eigenvalues of largest magnitude.
-For everything else, and far fewer products, use `eigsh`.
+included; V (n, b) an orthonormal basis; G = AV. Without the filter both are there for comparison
+with the papers, and find the eigenvalues of largest magnitude; `eigsh` needs far fewer products.
 """
 
 import torch
 from torch import Tensor
 
-from eigenscape.errors import ShapeError, require_count, require_positive
+from eigenscape.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    require_choice,
+    require_count,
+    require_positive,
+)
+from eigenscape.linalg._chebyshev import LOOK, FilteredIteration, Found
 from eigenscape.linalg._products import BATCH, multiply, require_seed, require_symmetric
 from eigenscape.linalg.pairs import (
     make_pairs,
@@ -32,6 +39,8 @@ _SLOW = (
     "The error falls like |λ₂/λ₁| per product: raise `max_products=`, or use `eigsh`, which needs "
     "far fewer products."
 )
+_MORE = "Raise `max_products=` or `num_extra=`, or use `eigsh`: it needs fewer products."
+_FILTER_MORE = "Raise `max_products=`, `degree=` or `num_extra=`."
 _OPPOSITE = (
     "The iterates swing between two vectors: the eigenvalues of largest magnitude are near "
     "±{sigma:.4e}, of opposite signs, and power iteration separates them slowly or never. Use "
@@ -98,15 +107,18 @@ def power_iteration(
     for step in range(1, max_products + 1):
         Av = multiply(operator, v, "power_iteration")
         theta = (v * Av).sum(0) / (v * v).sum(0)
-        sigma = float(Av.norm())
+        size = Av.norm()
+        ahead = _rounded(Av / size, operator)
+        moves = [(ahead - v).norm(), (ahead + v).norm(), (ahead - before).norm()]
+        # All that decides comes to the host in one transfer.
+        known = torch.stack([theta[0], residual_norms(theta, v, Av)[0], size, *moves]).cpu()
         ticker.tick(step)
-        if bool(residual_norms(theta, v, Av) <= residual_limits(theta, tolerance, operator)):
+        if bool(known[1] <= residual_limits(known[:1], tolerance, operator)):
             break
-        ahead = _rounded(Av / sigma, operator)
         # Where ±λ balance, two steps lead back to the same vector though one step does not. They
         # part by the ratio of the two movements per step, so below the tolerance none will do.
-        there = min(float((ahead - v).norm()), float((ahead + v).norm()))
-        back = float((ahead - before).norm())
+        sigma, forth, other, back = known[2:].tolist()
+        there = min(forth, other)
         if step > 1 and back <= _SWINGING * there:
             advice = _OPPOSITE.format(sigma=sigma)
             if back <= tolerance * there:
@@ -133,33 +145,47 @@ def subspace_iteration(
     operator: LinearOperator,
     *,
     num_pairs: int,
+    which: str = "magnitude",
+    degree: int = 1,
     num_iterations: int | None = None,
     tolerance: float = 1e-6,
     max_products: int | None = None,
-    num_extra: int = 0,
+    num_extra: int | None = None,
     seed: int = 0,
     start: Tensor | None = None,
     batch: int = BATCH,
     progress: ProgressCallback | None = None,
 ) -> EigenPairs:
-    """Find the eigenpairs of largest magnitude by repeated multiplication of a whole basis.
+    """Find eigenpairs by repeated multiplication of a whole basis, with A or a polynomial of it.
 
     Each iteration multiplies an orthonormal basis and takes the best pairs in its span
     (Rayleigh–Ritz); values keep their signs, and ±λ of equal magnitude are told apart.
 
-    Cost: num_pairs + num_extra products per iteration; the error of pair i falls like
-    |λ_{b+1}/λ_i| per iteration, b = num_pairs + num_extra.
+    With a `degree` of 2 or more the basis is multiplied by a Chebyshev polynomial of A that damps
+    all but the wanted end of the spectrum, and pairs that have converged are multiplied no more. A
+    whole block has every copy of a repeated eigenvalue in it, so none is missed near a bulk, where
+    `eigsh` may miss some.
+
+    Cost: b = num_pairs + num_extra products per iteration; the error of pair i falls like
+    |λ_{b+1}/λ_i| per iteration. With the filter: 16 products to see where the bulk is, then
+    b · degree per iteration; the error falls like exp(−degree · 2√gap), the gap from λ_i to λ_{b+1}
+    as a fraction of the spectrum.
 
     Args:
         operator: Symmetric operator A.
         num_pairs: How many pairs.
+        which: "magnitude"; with a filter also "largest" or "smallest", by sign.
+        degree: Degree of the polynomial: 1 is A itself, 10 to 30 are good filters, the more the
+            narrower the gap.
         num_iterations: Run exactly so many iterations, whatever the residuals. None stops at the
-            tolerance.
+            tolerance. Not with a filter.
         tolerance: Residual asked for, as a fraction of |λ|; rounding of the largest is enough.
         max_products: Products at most; 1000 per column if None. Not with `num_iterations`.
-        num_extra: Columns carried along beyond `num_pairs`; a few speed convergence up.
+        num_extra: Columns carried along beyond `num_pairs`; a few speed convergence up. By default
+            none, and with a filter, which needs one, a fourth of `num_pairs` and 4 more.
         seed: Fixes the start.
-        start: Start columns (n, num_pairs + num_extra) in place of random ones.
+        start: Start columns (n, q), e.g. vectors of a nearby operator, in place of the first q
+            random ones.
         batch: Columns multiplied at a time.
         progress: Called after each iteration.
 
@@ -171,7 +197,7 @@ def subspace_iteration(
         WrongTypeError: If an argument is of another kind.
         NotSymmetricError: If the operator is not symmetric.
         ShapeError: If the start does not fit.
-        InvalidArgumentError: If a number is out of range.
+        InvalidArgumentError: If a number is out of range, or arguments exclude each other.
         NonFiniteError: If a product is NaN or infinite.
 
     Examples:
@@ -183,39 +209,85 @@ def subspace_iteration(
     References:
         Papyan, "Traces of class/cross-class structure pervade deep learning spectra", 2020, Alg. 5.
         Saad, "Numerical Methods for Large Eigenvalue Problems", 2011, section 5.1.
+        Zhou, Saad, Tiago and Chelikowsky, "Self-consistent-field calculations using
+        Chebyshev-filtered subspace iteration", 2006.
     """
     n = require_symmetric(operator, "subspace_iteration(operator)")
     require_count(num_pairs, "subspace_iteration(num_pairs=...)", at_most=n)
-    require_count(num_extra, "subspace_iteration(num_extra=...)", at_least=0)
+    require_count(degree, "subspace_iteration(degree=...)")
+    require_choice(which, ("magnitude", "largest", "smallest"), "subspace_iteration(which=...)")
     require_count(batch, "subspace_iteration(batch=...)")
     require_positive(tolerance, "subspace_iteration(tolerance=...)")
     require_seed(seed, "subspace_iteration")
-    b = min(num_pairs + num_extra, n)
-    steps = _num_steps(num_iterations, max_products, b)
+    if degree == 1 and which != "magnitude":
+        raise InvalidArgumentError(
+            f"`subspace_iteration(which={which!r})` needs a filter, since powers of A find the "
+            'largest magnitudes. Give `degree=20`, or leave `which="magnitude"`.'
+        )
+    b = min(num_pairs + _num_extra(num_extra, num_pairs, degree), n)
     V = _start(operator, start, b, seed, n, "subspace_iteration(start=...)")
-    ticker = Ticker(progress, "subspace iteration", steps)
-    for step in range(1, steps + 1):
-        G = multiply(operator, V, "subspace_iteration", batch=batch)
-        values, X, AX = (part[..., :num_pairs] for part in ritz(V, G, "magnitude"))
-        ticker.tick(step)
-        limits = residual_limits(values, tolerance, operator)
-        if num_iterations is None and bool((residual_norms(values, X, AX) <= limits).all()):
-            break
-        if step < steps:
-            V = _rounded(orthonormal(G), operator)
+    if degree == 1:
+        steps = _num_steps(num_iterations, max_products, b)
+        ticker = Ticker(progress, "subspace iteration", steps)
+        found = _iterate(operator, V, num_pairs, steps, num_iterations, tolerance, batch, ticker)
+    else:
+        most = _filter_budget(num_iterations, max_products, b, n)
+        filtered = FilteredIteration(
+            operator,
+            k=num_pairs,
+            b=b,
+            degree=degree,
+            which=which,
+            tolerance=tolerance,
+            batch=batch,
+            seed=seed,
+        )
+        found = filtered.run(V, most, Ticker(progress, "subspace iteration", most))
     pairs = make_pairs(
         operator,
-        values,
-        X,
-        AX,
-        which="magnitude",
+        found.values,
+        found.vectors,
+        found.products,
+        which=which,
         tolerance=tolerance,
-        num_products=step * b,
+        num_products=found.num_products,
         seed=seed,
-        advice="Raise `max_products=` or `num_extra=`, or use `eigsh`: it needs fewer products.",
+        advice=_MORE if degree == 1 else _FILTER_MORE,
     )
     pairs.status.warn()
     return pairs
+
+
+def _iterate(
+    operator: LinearOperator,
+    V: Tensor,
+    k: int,
+    steps: int,
+    fixed: int | None,
+    tolerance: float,
+    batch: int,
+    ticker: Ticker,
+) -> Found:
+    """Multiply and turn columns V until the first k pairs have converged, or for `steps` times."""
+    for step in range(1, steps + 1):
+        G = multiply(operator, V, "subspace_iteration", batch=batch)
+        values, X, AX = (part[..., :k] for part in ritz(V, G, "magnitude"))
+        ticker.tick(step)
+        found, residuals = torch.stack([values, residual_norms(values, X, AX)]).cpu()
+        limits = residual_limits(found, tolerance, operator)
+        if fixed is None and bool((residuals <= limits).all()):
+            break
+        if step < steps:
+            V = _rounded(orthonormal(G), operator)
+    return Found(values, X, AX, step * V.shape[1])
+
+
+def _num_extra(given: int | None, num_pairs: int, degree: int) -> int:
+    if given is None:
+        return 0 if degree == 1 else 4 + num_pairs // 4
+    # The filter damps all up to the last column, which therefore cannot be a wanted one.
+    least = 0 if degree == 1 else 1
+    return require_count(given, "subspace_iteration(num_extra=...)", at_least=least)
 
 
 def _num_steps(num_iterations: int | None, max_products: int | None, b: int) -> int:
@@ -226,15 +298,29 @@ def _num_steps(num_iterations: int | None, max_products: int | None, b: int) -> 
     return require_count(max_products, "subspace_iteration(max_products=...)", at_least=b) // b
 
 
+def _filter_budget(num_iterations: int | None, max_products: int | None, b: int, n: int) -> int:
+    if num_iterations is not None:
+        raise InvalidArgumentError(
+            "`subspace_iteration(num_iterations=...)` is for `degree=1`: how far a filter gets in "
+            "one iteration varies. Give `max_products=`."
+        )
+    if max_products is None:
+        return 1000 * b
+    least = min(n, LOOK) + b
+    return require_count(max_products, "subspace_iteration(max_products=...)", at_least=least)
+
+
 def _start(
     operator: LinearOperator, start: Tensor | None, b: int, seed: int, n: int, call: str
 ) -> Tensor:
-    if start is None:
-        return _rounded(orthonormal(draw_probes(operator, b, seed=seed, kind="gaussian")), operator)
-    V = require_vectors(start, n, call)
-    if V.shape[1] != b:
-        raise ShapeError(f"`{call}` must have {b} columns, one per pair; got {V.shape[1]}.")
-    return _rounded(orthonormal(V.to(operator.device)), operator)
+    given = None if start is None else require_vectors(start, n, call)
+    q = 0 if given is None else given.shape[1]
+    if q > b:
+        raise ShapeError(f"`{call}` must have at most {b} columns; got {q}.")
+    V = draw_probes(operator, b - q, seed=seed, kind="gaussian", first=q)
+    if given is not None:
+        V = torch.cat([given.to(V), V], dim=1)
+    return _rounded(orthonormal(V), operator)
 
 
 def _rounded(V: Tensor, operator: LinearOperator) -> Tensor:

@@ -1,5 +1,6 @@
 """The eigensolver: right values, multiplicities and certificates, in float64 and float32."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,22 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import LinearOperator as ScipyOperator
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from eigenscape.errors import (
     CheckpointError,
     ConvergenceWarning,
+    FileError,
     InvalidArgumentError,
     NonFiniteError,
     NotSymmetricError,
     ShapeError,
+    TooLargeError,
     UnknownNameError,
+    WrongTypeError,
 )
+from eigenscape.linalg import _basis
+from eigenscape.linalg._basis import Basis
 from eigenscape.linalg.eigsh import eigsh
 from eigenscape.linalg.pairs import WHICH, EigenPairs
 from eigenscape.operators import Dense
@@ -193,6 +200,22 @@ def test_a_warm_start_costs_little() -> None:
     assert 5 + 2 + 5 <= exact.num_products <= 5 + 8 + 5  # vectors, look for copies, certificates
 
 
+def test_along_a_trajectory_each_run_starts_from_the_one_before() -> None:
+    spectrum = over_a_bulk([1.0 + 0.1 * i for i in range(8)], width=0.3).clamp_min(-0.9)
+    matrix, drift = with_spectrum(spectrum), with_spectrum(SPECTRA["semicircle"], seed=3)
+    before = eigsh(Dense(matrix), num_pairs=8).vectors
+    for step in range(1, 4):
+        A = Dense(matrix + 0.01 * step * drift)
+        cold, warm = (eigsh(A, num_pairs=8, start=start) for start in (None, before.sum(1)))
+        torch.testing.assert_close(warm.values, cold.values, rtol=1e-9, atol=0)
+        assert warm.num_products < cold.num_products
+        before = warm.vectors
+    # An operator that has hardly changed is another matter: then all vectors are best.
+    near = Dense(matrix + 0.03 * drift + 1e-7 * with_spectrum(spectrum, seed=5))
+    every, one = (eigsh(near, num_pairs=8, start=start) for start in (before, before.sum(1)))
+    assert every.num_products < one.num_products
+
+
 def test_not_converging_is_a_status_and_a_warning() -> None:
     matrix = with_spectrum(SPECTRA["semicircle"])
     with pytest.warns(ConvergenceWarning, match="max_products"):
@@ -235,6 +258,13 @@ def test_a_product_that_is_only_roughly_linear_is_found_out() -> None:
     assert pairs.residuals.max() > 1e-3
 
 
+def test_products_that_are_too_rough_are_told_from_too_few() -> None:
+    matrix = with_spectrum(SPECTRA["ten outliers"])
+    A = Counting(matrix, spoil=lambda Y: Y.float().double())
+    with pytest.warns(ConvergenceWarning, match="rounding"):
+        eigsh(A, num_pairs=3, tolerance=1e-10)
+
+
 def test_seed_and_repeat() -> None:
     A = Dense(with_spectrum(SPECTRA["decaying"]))
     first, second = (eigsh(A, num_pairs=3, seed=4) for _ in range(2))
@@ -267,6 +297,148 @@ def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
         eigsh(Dense(matrix), **{**options, "num_pairs": 3}, checkpoint=tmp_path)
     with pytest.raises(CheckpointError, match="another operator"):
         eigsh(Dense(2 * matrix), **options, checkpoint=tmp_path)
+
+
+# --- where the basis lives ---------------------------------------------------------------------
+
+
+SLOPE = torch.linspace(0.0, 1.0, 400, **F64) ** 4
+
+
+class LargestOperand(TorchDispatchMode):
+    """Remembers the most bytes of rows that one matrix product took."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.bytes, self._n = 0, n
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type-free: torch's own names
+        if func is torch.ops.aten.mm.default:
+            long = (t for t in args if self._n in t.shape)
+            self.bytes = max(self.bytes, *(t.nelement() * t.element_size() for t in long), 0)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("block_size", [1, 3])
+@pytest.mark.parametrize("which", ["largest", "both"])
+def test_the_answer_does_not_depend_on_where_the_basis_lives(
+    tmp_path: Path, dtype: torch.dtype, block_size: int, which: str
+) -> None:
+    matrix = with_spectrum(SPECTRA["indefinite"]).to(dtype)
+    options = {"num_pairs": 4, "which": which, "block_size": block_size, "max_basis": 17}
+    A = Dense((matrix + matrix.T) / 2)
+    plain = eigsh(A, **options)
+    for place in ("device", "host", tmp_path, str(tmp_path)):
+        pairs = eigsh(A, **options, basis=place)
+        # All rows are one chunk here, so that the bits are the same.
+        assert torch.equal(pairs.values, plain.values)
+        assert torch.equal(pairs.vectors, plain.vectors)
+        assert pairs.num_products == plain.num_products
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_pass_through_the_device_in_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    n = 400
+    A = Dense(with_spectrum(SLOPE))
+    options = {"num_pairs": 4, "max_basis": 16}
+    with LargestOperand(n) as seen:
+        plain = eigsh(A, **options)
+    assert plain.num_products > 2 * 16  # it restarts
+    assert seen.bytes >= 12 * n * 8  # the mode can see a whole basis
+    monkeypatch.setattr(_basis, "CHUNK_BYTES", rows * n * 8 + 5)
+    for place in ("host", tmp_path):
+        with Basis(A, 16, place) as basis, LargestOperand(n) as seen:
+            basis.append(torch.eye(n)[:13])
+            left, coefficients = basis.project_out(torch.ones(2, n))
+            combined = basis.combine(torch.eye(13)[[0, 2, 12]])
+            basis.rotate(torch.eye(13)[:, [4, 1]])
+            assert torch.equal(basis.rows, torch.eye(n)[[4, 1]])
+        assert seen.bytes <= max(rows, 3) * n * 8  # the three rows asked for are as long
+        assert torch.equal(left, torch.ones(2, n) - torch.eye(n)[:13].sum(0))
+        assert torch.equal(coefficients, torch.ones(2, 13))
+        assert torch.equal(combined, torch.eye(n)[[0, 2, 12]])
+        pairs = eigsh(A, **options, basis=place)
+        assert pairs.num_products == plain.num_products
+        torch.testing.assert_close(pairs.values, plain.values, rtol=0, atol=1e-12)
+
+
+def test_a_basis_in_a_file_is_there_and_gone_afterwards(tmp_path: Path) -> None:
+    def mapped() -> list[str]:
+        return [line for line in Path("/proc/self/maps").read_text().splitlines() if here in line]
+
+    here, seen = str(tmp_path), []
+    A = Dense(with_spectrum(SPECTRA["decaying"]))
+    eigsh(A, num_pairs=3, basis=tmp_path, progress=lambda _: seen.extend(mapped()))
+    assert seen
+    assert not mapped()
+
+    def die(p: Progress) -> None:
+        raise KilledError
+
+    with pytest.raises(KilledError) as caught:
+        eigsh(A, num_pairs=3, basis=tmp_path, progress=die)
+    assert caught.value.__traceback__ is not None  # it still holds the frames
+    assert not mapped()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_goes_on_wherever_the_basis_lives(tmp_path: Path) -> None:
+    matrix = with_spectrum(SLOPE)
+    options = {"num_pairs": 4, "max_basis": 14}
+    whole = eigsh(Dense(matrix), **options)
+
+    def die(p: Progress) -> None:
+        if p.done >= 25:
+            raise KilledError
+
+    saved, rows = tmp_path / "saved", tmp_path / "rows"
+    rows.mkdir()
+    with pytest.raises(KilledError):
+        eigsh(Dense(matrix), **options, checkpoint=saved, progress=die, basis=rows)
+    counter = Counting(matrix)
+    resumed = eigsh(counter, **options, checkpoint=saved, basis="host")
+    assert counter.count < whole.num_products
+    assert torch.equal(resumed.vectors, whole.vectors)
+    assert resumed.num_products == whole.num_products
+
+
+def test_more_vectors_are_kept_off_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.linspace(0.0, 1.0, 2000) ** 8
+    capacities = []
+
+    class Watched(Basis):
+        def __init__(self, operator: Diagonal, capacity: int, place: str | None) -> None:
+            capacities.append(capacity)
+            super().__init__(operator, capacity, place)
+
+    module = sys.modules["eigenscape.linalg.eigsh"]  # the name of the file is the function's too
+    monkeypatch.setattr(module, "Basis", Watched)
+    monkeypatch.setattr(module, "_DEVICE_BYTES", 12 * 2000 * 8)
+    few = eigsh(Diagonal(values), num_pairs=4)
+    many = eigsh(Diagonal(values), num_pairs=4, basis="host")
+    assert capacities == [12, 56]
+    assert many.num_products < few.num_products
+
+
+def test_places_that_do_not_do(tmp_path: Path) -> None:
+    A = Dense(torch.eye(6))
+    with pytest.raises(FileError, match=r"'hots'.*can be written.*\"device\" or \"host\""):
+        eigsh(A, num_pairs=1, basis="hots")
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(FileError, match="Not a directory"):
+        eigsh(A, num_pairs=1, basis=file)
+    with pytest.raises(WrongTypeError, match="got int"):
+        eigsh(A, num_pairs=1, basis=3)
+    with pytest.raises(FileError, match=r"needs \d+\.\d GiB.* GiB left.*max_basis"):
+        Basis(A, 2**60, tmp_path)
+    with pytest.raises(TooLargeError, match=r"GiB of memory.*max_basis.*basis=path"):
+        Basis(A, 2**56, "host")
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_refusals() -> None:

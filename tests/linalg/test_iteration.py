@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import Tensor
 
 from eigenscape.errors import (
     ConvergenceWarning,
@@ -9,6 +10,7 @@ from eigenscape.errors import (
     ShapeError,
     WrongTypeError,
 )
+from eigenscape.linalg.eigsh import eigsh
 from eigenscape.linalg.iteration import power_iteration, subspace_iteration
 from eigenscape.operators import Dense
 from eigenscape.progress import Progress
@@ -159,8 +161,141 @@ def test_subspace_start() -> None:
     matrix = with_spectrum(SPECTRUM)
     U = torch.linalg.eigh(matrix).eigenvectors[:, [0, 39]]
     assert subspace_iteration(Dense(matrix), num_pairs=2, start=U).num_products == 2
-    with pytest.raises(ShapeError):
-        subspace_iteration(Dense(matrix), num_pairs=3, start=U)
+    # Columns that are missing are random, and the given ones help all the same.
+    third = subspace_iteration(Dense(matrix), num_pairs=3, start=U)
+    assert third.num_products < subspace_iteration(Dense(matrix), num_pairs=3).num_products
+    with pytest.raises(ShapeError, match="at most 1 columns; got 2"):
+        subspace_iteration(Dense(matrix), num_pairs=1, start=U)
+
+
+# --- the Chebyshev filter ----------------------------------------------------------------------
+
+F64 = {"dtype": torch.float64}  # module level: before the fixture that makes it the default
+
+
+def five_over_a_bulk(n: int = 600) -> Tensor:
+    """Return five times 1.02 just above a dense bulk from 0 to 1."""
+    return torch.cat([torch.full((5,), 1.02, **F64), torch.linspace(0.0, 1.0, n - 5, **F64)])
+
+
+FILTERED = {
+    "repeated, near a bulk": five_over_a_bulk(),
+    "more copies than columns": torch.cat([torch.full((15,), 1.02, **F64), five_over_a_bulk(400)]),
+    "outliers over a cluster": torch.cat(
+        [torch.tensor([1000.0, 300.0, -1.0], **F64), five_over_a_bulk(300)]
+    ),
+    "both signs": torch.cat([torch.tensor([3.0, -3.0, 2.0, -2.5, 2.0], **F64), SPECTRUM / 10]),
+    "rank three": torch.cat([torch.tensor([3.0, 2.0, 1.0], **F64), torch.zeros(97, **F64)]),
+    "constant": torch.full((100,), -2.0, **F64),
+    "zero": torch.zeros(50, **F64),
+    "decaying": 1.0 / torch.arange(1, 301, **F64) ** 2,
+    "fewer rows than columns": torch.tensor([2.0, 1.0, 0.5, -1.5, 3.0, 2.0], **F64),
+}
+
+
+@pytest.mark.parametrize("degree", [3, 12, 30])
+@pytest.mark.parametrize("which", ["largest", "smallest", "magnitude"])
+@pytest.mark.parametrize("name", FILTERED)
+def test_filtered_pairs_of_every_spectrum_and_end(name, which, degree) -> None:
+    spectrum = -FILTERED[name] if which == "smallest" else FILTERED[name]
+    matrix = with_spectrum(spectrum)
+    A = Counting(matrix)
+    found = subspace_iteration(A, num_pairs=5, which=which, degree=degree, max_products=50_000)
+    assert found.status, found.status
+    assert A.count == found.num_products
+    down = spectrum.sort(descending=True).values
+    by_size = spectrum[spectrum.abs().argsort(descending=True)]
+    wanted = {"largest": down[:5], "smallest": down[-5:], "magnitude": by_size[:5]}[which]
+    values = found.values
+    if which == "magnitude":  # ± of one magnitude may come in any order
+        values, wanted = values.abs(), wanted.abs()
+    torch.testing.assert_close(
+        values, wanted, atol=1e-9 * max(1.0, float(down.abs().max())), rtol=0
+    )
+    V = found.vectors
+    torch.testing.assert_close(V.T @ V, torch.eye(5), atol=1e-12, rtol=0)
+    true = (matrix @ V - V * found.values).norm(dim=0)
+    torch.testing.assert_close(found.residuals, true, atol=1e-11, rtol=1e-6)
+
+
+def test_the_filter_finds_copies_that_one_starting_vector_misses() -> None:
+    A = Dense(with_spectrum(five_over_a_bulk()))
+    single = eigsh(A, num_pairs=5, block_size=1)
+    assert single.status  # each pair is one, but not all of the five copies are among them
+    assert int((single.values > 1.01).sum()) < 5
+    found = subspace_iteration(A, num_pairs=5, which="largest", degree=10)
+    torch.testing.assert_close(found.values, torch.full((5,), 1.02), atol=1e-9, rtol=0)
+    with_powers = subspace_iteration(A, num_pairs=5, num_extra=5, max_products=20_000)
+    assert with_powers.status
+    # Measured: 686 and 3910.
+    assert found.num_products < with_powers.num_products / 4
+
+
+def test_the_filter_in_float32() -> None:
+    found = subspace_iteration(
+        Dense(with_spectrum(five_over_a_bulk()).float()), num_pairs=5, which="largest", degree=10
+    )
+    assert found.status, found.status
+    assert found.vectors.dtype == torch.float32
+    torch.testing.assert_close(found.values, torch.full((5,), 1.02), atol=1e-6, rtol=0)
+
+
+def test_a_high_degree_neither_overflows_nor_drowns_small_pairs() -> None:
+    # T_400 at the first value would be about 1e2400.
+    spectrum = torch.cat([torch.tensor([1e6, 1e3, 7.0, 5.0]), torch.linspace(0.0, 1.0, 196)])
+    A = Dense(with_spectrum(spectrum))
+    found = subspace_iteration(A, num_pairs=4, which="largest", degree=400)
+    assert found.status
+    torch.testing.assert_close(found.values, spectrum[:4], rtol=1e-9, atol=1e-8)
+
+
+def test_locked_pairs_are_multiplied_no_more() -> None:
+    class Widths(Counting):
+        widths: list[int]
+
+        def matmat(self, X: Tensor) -> Tensor:
+            self.widths.append(X.shape[1])
+            return super().matmat(X)
+
+    spectrum = torch.cat([torch.tensor([50.0, 40.0, 30.0, 1.05]), torch.linspace(0.0, 1.0, 296)])
+    A = Widths(with_spectrum(spectrum))
+    A.widths = []
+    found = subspace_iteration(A, num_pairs=4, which="largest", degree=10)
+    assert found.status
+    assert A.widths[:16] == [1] * 16  # the look at the spectrum's ends
+    assert A.widths[16] == 4 + 5
+    assert A.widths[-1] == 4 + 5 - 3
+
+
+def test_a_filter_from_nearby_vectors_and_its_budget() -> None:
+    matrix = with_spectrum(five_over_a_bulk())
+    cold = subspace_iteration(Dense(matrix), num_pairs=5, which="largest", degree=10)
+    nearby = Counting(matrix + 1e-4 * with_spectrum(five_over_a_bulk(), seed=4))
+    options = {"num_pairs": 5, "which": "largest", "degree": 10}
+    warm = subspace_iteration(nearby, **options, start=cold.vectors)
+    again = subspace_iteration(nearby, **options)
+    assert warm.num_products < again.num_products
+    torch.testing.assert_close(warm.values, again.values, rtol=1e-9, atol=0)
+    seen: list[Progress] = []
+    nearby.count = 0
+    with pytest.warns(ConvergenceWarning, match="degree"):
+        few = subspace_iteration(nearby, **options, max_products=150, progress=seen.append)
+    assert (seen[-1].done, seen[-1].total) == (few.num_products, 150)
+    assert 140 < few.num_products == nearby.count <= 150
+
+
+def test_filter_refusals() -> None:
+    A = Dense(with_spectrum(SPECTRUM))
+    for bad, words in (
+        ({"degree": 0}, "degree"),
+        ({"which": "largest"}, "degree=20"),
+        ({"which": "both", "degree": 8}, "'magnitude', 'largest', 'smallest'"),
+        ({"degree": 8, "num_extra": 0}, "num_extra"),
+        ({"degree": 8, "num_iterations": 3}, "max_products"),
+        ({"degree": 8, "max_products": 16}, "at least 22"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            subspace_iteration(A, num_pairs=2, **bad)
 
 
 def test_progress() -> None:
