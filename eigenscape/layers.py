@@ -203,6 +203,27 @@ def matrix_obstacle(layer: Layer) -> str | None:
     return None
 
 
+def is_lookup(layer: Layer) -> bool:
+    """Say whether the layer picks rows of its weight by number.
+
+    Its input vectors are one-hot, W̃ is the weight transposed, and nobody should write them out.
+
+    Args:
+        layer: The layer.
+
+    Returns:
+        True for an embedding whose block can be had from the tail.
+    """
+    is_plain = layer.obstacle is None and layer.fields == ("weight",)
+    return is_plain and isinstance(layer.module, nn.Embedding)
+
+
+def input_numbers(tail: Tail) -> Tensor:
+    """Return the numbers (N, P) of the rows that a layer with `is_lookup` picks."""
+    x = _input(tail)
+    return x.reshape(x.shape[0], -1)
+
+
 def input_vectors(layer: Layer, tail: Tail) -> Tensor:
     """Return what the layer's matrix multiplies: x̃ (N, P, n), with a 1 last if it has a bias.
 
@@ -216,8 +237,7 @@ def input_vectors(layer: Layer, tail: Tail) -> Tensor:
         The vectors at all P positions; P = 1 for plain vectors.
     """
     module = layer.module
-    x: Tensor = tail.args[0] if tail.args else next(iter(tail.kwargs.values()))
-    x = x.detach()
+    x = _input(tail)
     if isinstance(module, nn.Conv1d | nn.Conv2d):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
         x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
@@ -242,6 +262,8 @@ def output_vectors(layer: Layer, z: Tensor) -> Tensor:
 
 def to_matrices(layer: Layer, rows: Tensor, num_outputs: int) -> Tensor:
     """Reshape rows of the layer's parameters (k, q) to W̃ (k, m, n), the bias as last column."""
+    if is_lookup(layer):
+        return rows.reshape(rows.shape[0], -1, num_outputs).transpose(1, 2)
     if "bias" not in layer.fields:
         return rows.reshape(rows.shape[0], num_outputs, -1)
     weight, bias = rows[:, :-num_outputs], rows[:, -num_outputs:]
@@ -250,9 +272,20 @@ def to_matrices(layer: Layer, rows: Tensor, num_outputs: int) -> Tensor:
 
 def from_matrices(layer: Layer, matrices: Tensor) -> Tensor:
     """Undo `to_matrices`."""
+    if is_lookup(layer):
+        return matrices.transpose(1, 2).flatten(1)
     if "bias" not in layer.fields:
         return matrices.flatten(1)
-    return torch.cat([matrices[:, :, :-1].flatten(1), matrices[:, :, -1]], dim=1)
+    k, m, n = matrices.shape
+    rows = matrices.new_empty(k, m * n)  # filled in place: joining parts would copy them twice
+    rows[:, :-m].view(k, m, n - 1).copy_(matrices[:, :, :-1])
+    rows[:, -m:] = matrices[:, :, -1]
+    return rows
+
+
+def _input(tail: Tail) -> Tensor:
+    x: Tensor = tail.args[0] if tail.args else next(iter(tail.kwargs.values()))
+    return x.detach()
 
 
 def _obstacle(root: nn.Module, module: nn.Module, names: list[str]) -> str | None:

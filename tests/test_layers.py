@@ -5,7 +5,16 @@ import torch
 from torch import Tensor, nn
 
 from eigenscape.errors import UnknownNameError, UnsupportedModelError, WrongTypeError
-from eigenscape.layers import apply_layer, capture_tail, find_layer
+from eigenscape.layers import (
+    apply_layer,
+    capture_tail,
+    find_layer,
+    from_matrices,
+    input_numbers,
+    is_lookup,
+    matrix_obstacle,
+    to_matrices,
+)
 from eigenscape.losses import CrossEntropy
 from eigenscape.risk import EmpiricalRisk
 from tests.cases import Recurrent, TwoInputs, case
@@ -131,3 +140,29 @@ def test_layers_that_run_twice_or_never_or_return_more_are_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="'fc' returns a tuple"):
         capture_tail(risk, find_layer(risk, "fc"), next(iter(risk.batches)))
     assert not risk.module.fc._forward_hooks
+
+
+def test_embeddings_are_lookups_and_their_matrix_is_the_weight_transposed() -> None:
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 3))
+    ids = torch.randint(0, 7, (6, 3))
+    risk = EmpiricalRisk(model, CrossEntropy(), (ids, Y))
+    layer = find_layer(risk, "0")
+    assert is_lookup(layer)
+    assert not is_lookup(find_layer(risk, "2"))
+    assert "Embedding is no linear layer" in str(matrix_obstacle(layer))
+    (batch,) = risk.batches
+    assert torch.equal(input_numbers(capture_tail(risk, layer, batch)), ids)
+    rows = torch.randn(2, 28)
+    W = to_matrices(layer, rows, 4)
+    assert W.shape == (2, 4, 7)
+    assert torch.equal(W[1, 2], rows[1].view(7, 4)[:, 2])
+    assert torch.equal(from_matrices(layer, W), rows)
+
+
+def test_a_bias_is_the_last_column() -> None:
+    layer = find_layer(risk_of(), "0")
+    rows = torch.randn(2, 25)
+    W = to_matrices(layer, rows, 5)
+    assert torch.equal(W[0, :, 4], rows[0, 20:])
+    assert torch.equal(W[1, 3, :4], rows[1, 12:16])
+    assert torch.equal(from_matrices(layer, W), rows)

@@ -4,7 +4,12 @@ For a piecewise linear tail, H = (1/D) Σ_n Σ_j vec(R_nj) vec(R_nj)ᵀ with R_n
 gradient of the layer's matrix W̃ (m × ñ) when r_j goes backward from the output.
 
 Letters: N samples, P positions, C roots; x̃ (N, P, ñ) the layer's inputs, with a 1 for the bias;
-b (N, C, P, m) the roots brought back to the layer's output; V (k, m, ñ) the vectors.
+b (N, C, P, m) the roots brought back to the layer's output; V (k, m, ñ) the vectors. An embedding's
+x̃ are one-hot: their numbers (N, P) are kept in their place, and products gather and add rows.
+
+Factors may be kept rounded (bfloat16), or in the host's memory. They come to the device, and to the
+dtype of the products, a chunk of samples at a time: what is multiplied is then a matrix H̃ that is
+exactly symmetric and close to H. Vectors and sums are never rounded.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +25,9 @@ from eigenscape.layers import (
     Tail,
     capture_tail,
     from_matrices,
+    input_numbers,
     input_vectors,
+    is_lookup,
     matrix_obstacle,
     output_vectors,
     to_matrices,
@@ -32,24 +39,57 @@ from eigenscape.risk import EmpiricalRisk
 
 # Intermediate results of a product stay in a processor's cache, and on a GPU within a small part of
 # its memory.
-_CACHE_BYTES, _GPU_BYTES = 4 * 2**20, 2**29
+CACHE_BYTES, GPU_BYTES = 4 * 2**20, 2**29
 # Rows of a Gram matrix come in blocks large enough for the product to run at full speed.
-_ROWS_BYTES = 2**26
+ROWS_BYTES = 2**26
 
 _Part = TypeVar("_Part")
+_Pair = tuple[Tensor, Tensor]
 
 
 class Factors:
     """Inputs and roots of some samples, and what can be made of them."""
 
-    def __init__(self, layer: Layer, inputs: Tensor, roots: Tensor) -> None:
-        """Take x̃ (N, P, ñ) and b (N, C, P, m) as they are."""
+    def __init__(
+        self,
+        layer: Layer,
+        inputs: Tensor,
+        roots: Tensor,
+        *,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        gpu_bytes: int = GPU_BYTES,
+    ) -> None:
+        """Take what is stored as it is.
+
+        Args:
+            layer: The layer.
+            inputs: x̃ (N, P, ñ), or numbers (N, P) for a lookup.
+            roots: b (N, C, P, m).
+            device: Where products are computed; where the roots are by default.
+            dtype: In which dtype; the roots' by default, and never less than float32.
+            gpu_bytes: Memory for intermediate results on a GPU.
+        """
         self._layer, self.inputs, self.roots = layer, inputs, roots
+        self._device = device or roots.device
+        self._dtype = dtype or torch.promote_types(roots.dtype, torch.float32)
+        self._gpu_bytes = gpu_bytes
 
     @property
     def nbytes(self) -> int:
         """Memory of what is stored."""
         return sum(t.numel() * t.element_size() for t in (self.inputs, self.roots))
+
+    @property
+    def num_inputs(self) -> int:
+        """ñ, the length of an input vector."""
+        if self._is_lookup:
+            return int(self._layer.module.get_parameter("weight").shape[0])
+        return self.inputs.shape[-1]
+
+    @property
+    def _is_lookup(self) -> bool:
+        return self.inputs.ndim == 2
 
     def product(self, rows: Tensor) -> Tensor:
         """Multiply rows (k, q), without 1/D: U = x̃Vᵀ, s = ⟨b, U⟩, then Σ (b s)ᵀ x̃.
@@ -61,14 +101,14 @@ class Factors:
             The products (k, q), float64: sums over chunks of samples are long.
         """
         m, k = self.roots.shape[-1], rows.shape[0]
-        V = to_matrices(self._layer, rows, m).reshape(k * m, -1)
-        total = torch.zeros_like(V, dtype=torch.float64)
-        for x, b in self._chunks(self.inputs.shape[1] * k * m, _CACHE_BYTES):
-            N, P, n = x.shape
-            flat = x.reshape(N * P, n)
-            U = (flat @ V.T).view(N, P, k, m)
-            s = torch.bmm(b.reshape(N, -1, P * m), U.transpose(2, 3).reshape(N, P * m, k))
-            total += _weighted(x, b, s)
+        V = to_matrices(self._layer, rows.to(self._dtype), m).reshape(k * m, -1)
+        table = V.T.contiguous() if self._is_lookup else V.T
+        total = self._zeros(k * m)
+        for x, b in self._chunks(self.roots.shape[2] * k * m, CACHE_BYTES):
+            N, C, P, _ = b.shape
+            U = (table[x] if self._is_lookup else x.flatten(0, 1) @ table).view(N, P, k, m)
+            s = torch.bmm(b.reshape(N, C, P * m), U.transpose(2, 3).reshape(N, P * m, k))
+            _add_weighted(total, x, b, s)
         return from_matrices(self._layer, total.view(k, m, -1))
 
     def combinations(self, weights: Tensor) -> Tensor:
@@ -81,10 +121,11 @@ class Factors:
             The sums (k, q), float64.
         """
         (N, C, P, m), k = self.roots.shape, weights.shape[1]
-        total = weights.new_zeros(k * m, self.inputs.shape[-1])
-        parts = iter(weights.reshape(N, C, k).split(self._size(P * k * m, _CACHE_BYTES)))
-        for x, b in self._chunks(P * k * m, _CACHE_BYTES):
-            total += _weighted(x.double(), b.double(), next(parts))
+        total = self._zeros(k * m)
+        parts = iter(weights.reshape(N, C, k).split(self._size(P * k * m, CACHE_BYTES)))
+        for x, b in self._chunks(P * k * m, CACHE_BYTES):
+            wide = x if self._is_lookup else x.double()
+            _add_weighted(total, wide, b.double(), next(parts))
         return from_matrices(self._layer, total.view(k, m, -1))
 
     def gram(self) -> Tensor:
@@ -94,14 +135,19 @@ class Factors:
         position), or the rows themselves (many positions).
         """
         N, C, P, m = self.roots.shape
-        n = self.inputs.shape[-1]
-        if P * P * (n + C * C * m) <= C * (C + P / N) * m * n:
+        n = self.num_inputs
+        compared = 1 if self._is_lookup else n
+        if P * P * (compared + C * C * m) <= C * (C + P / N) * m * n:
             # Pairs of parts hold (C·P)² numbers for each pair of samples.
-            side = int((self._limit(_ROWS_BYTES) / 16) ** 0.5) // (C * P)
+            side = int((self._limit(ROWS_BYTES) / 16) ** 0.5) // (C * P)
             return self._by_pairs(lambda x, b: (x, b), _contracted, max(1, side))
         # Rows may take as much memory as the matrix: small parts would be formed too often.
-        most = max(self._limit(_ROWS_BYTES), 8 * (N * C) ** 2)
-        return self._by_pairs(_rows, lambda R, S: R @ S.T, max(1, most // (8 * C * m * n)))
+        most = max(self._limit(ROWS_BYTES), 8 * (N * C) ** 2)
+        return self._by_pairs(
+            lambda x, b: _matrices(x, b, n).flatten(2).flatten(0, 1),
+            lambda R, S: R @ S.T,
+            max(1, most // (8 * C * m * n)),
+        )
 
     def _by_pairs(
         self,
@@ -111,11 +157,13 @@ class Factors:
     ) -> Tensor:
         """Fill a symmetric matrix from pairs of parts of so many samples."""
         N, C = self.roots.shape[:2]
-        K = torch.empty(N * C, N * C, dtype=torch.float64, device=self.inputs.device)
+        K = torch.empty(N * C, N * C, dtype=torch.float64, device=self._device)
 
         def part(start: int) -> _Part:
             picked = slice(start, start + size)
-            return prepare(self.inputs[picked].double(), self.roots[picked].double())
+            x = self.inputs[picked].to(self._device)
+            b = self.roots[picked].to(self._device, torch.float64)
+            return prepare(x if self._is_lookup else x.double(), b)
 
         for i in range(0, N, size):
             first = part(i)
@@ -128,42 +176,129 @@ class Factors:
 
     def jacobian_rows(self) -> Iterator[Tensor]:
         """Yield vec(R_nj) (rows, q), a chunk of samples at a time."""
-        C, m, n = self.roots.shape[1], self.roots.shape[-1], self.inputs.shape[-1]
-        for x, b in self._chunks(C * m * n, _ROWS_BYTES):
-            R = torch.einsum("ncpm,npi->ncmi", b, x)
-            yield from_matrices(self._layer, R.flatten(0, 1))
+        C, m, n = self.roots.shape[1], self.roots.shape[-1], self.num_inputs
+        for x, b in self._chunks(C * m * n, ROWS_BYTES):
+            yield from_matrices(self._layer, _matrices(x, b, n).flatten(0, 1))
 
-    def _chunks(self, width: int, cpu_bytes: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Cut the samples so that `width` numbers for each of them stay small."""
+    def add_to(self, block: Tensor) -> None:
+        """Add RᵀR to a float64 matrix (q, q), a few of its rows at a time.
+
+        Numbers of another dtype are copied to be added, on a CPU, and the block is the largest
+        thing there is.
+        """
+        for rows in self.jacobian_rows():
+            for some in _bands(block, self._limit(ROWS_BYTES)):
+                block[some] += rows[:, some].T @ rows
+            del rows  # before the next ones take their memory
+
+    def _zeros(self, width: int) -> Tensor:
+        """Return zeros (width, ñ) for sums; of a lookup, each column is one piece of memory."""
+        shape = (width, self.num_inputs)[:: -1 if self._is_lookup else 1]
+        zeros = torch.zeros(shape, dtype=torch.float64, device=self._device)
+        return zeros.T if self._is_lookup else zeros
+
+    def _chunks(self, width: int, cpu_bytes: int) -> Iterator[_Pair]:
+        """Yield samples, brought to their device and dtype; `width` numbers for each stay small."""
         size = self._size(width, cpu_bytes)
-        yield from zip(self.inputs.split(size), self.roots.split(size), strict=True)
+        parts = list(zip(self.inputs.split(size), self.roots.split(size), strict=True))
+        coming = iter(parts) if self._is_here else _conveyed(parts, self._device)
+        for x, b in coming:
+            yield x if self._is_lookup else x.to(self._dtype), b.to(self._dtype)
+
+    @property
+    def _is_here(self) -> bool:
+        return self.roots.device == self._device
 
     def _size(self, width: int, cpu_bytes: int) -> int:
-        return max(1, self._limit(cpu_bytes) // (width * self.inputs.element_size()))
+        if not self._is_here or self.roots.dtype != self._dtype:
+            width += (self.inputs[0].numel() + self.roots[0].numel()) * (
+                1 + 2 * (not self._is_here)
+            )
+        return max(1, self._limit(cpu_bytes) // (width * self._dtype.itemsize))
 
     def _limit(self, cpu_bytes: int) -> int:
-        return _GPU_BYTES if self.inputs.is_cuda else cpu_bytes
+        return self._gpu_bytes if self._device.type == "cuda" else cpu_bytes
 
 
-def _weighted(x: Tensor, b: Tensor, s: Tensor) -> Tensor:
-    """Return Σ_nj s_njk R_nj as (k·m, ñ)."""
-    (N, P, n), (m, k) = x.shape, (b.shape[-1], s.shape[-1])
-    W = torch.bmm(b.reshape(N, -1, P * m).transpose(1, 2), s).view(N, P, m, k).transpose(2, 3)
-    return W.reshape(N * P, k * m).T @ x.reshape(N * P, n)
+def symmetrise(block: Tensor, limit: int) -> None:
+    """Put the mean of a matrix and its transpose in its place, in so many bytes beside it."""
+    for some in _bands(block, limit):
+        row, column = block[some, some.start :], block[some.start :, some]
+        mean = (row + column.T).div_(2)
+        row.copy_(mean)
+        column.copy_(mean.T)
 
 
-def _rows(x: Tensor, b: Tensor) -> Tensor:
-    """Return R_nj as rows (N·C, m·ñ)."""
-    return torch.einsum("ncpm,npi->ncmi", b, x).flatten(2).flatten(0, 1)
+def _bands(block: Tensor, limit: int) -> Iterator[slice]:
+    """Cut the rows of a matrix so that two copies of a part stay small."""
+    size = max(1, limit // (16 * len(block)))
+    return (slice(start, start + size) for start in range(0, len(block), size))
 
 
-def _contracted(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
+def _conveyed(parts: list[_Pair], device: torch.device) -> Iterator[_Pair]:
+    """Yield parts copied to a GPU, each copied while the one before it is multiplied."""
+    # Two places are used in turn: copies wait until the work on a place is done, and work waits
+    # until a copy has come. Without them a host that runs ahead would ask for memory for all parts.
+    user, courier = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    places = [tuple(torch.empty_like(t, device=device) for t in parts[0]) for _ in range(2)]
+    come, done = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
+    courier.wait_stream(user)  # the places may have been somebody else's
+
+    def send(number: int) -> _Pair:
+        x, b = (place[: len(t)] for place, t in zip(places[number % 2], parts[number], strict=True))
+        with torch.cuda.stream(courier):
+            if number >= 2:
+                courier.wait_event(done[number % 2])
+            x.copy_(parts[number][0], non_blocking=True)
+            b.copy_(parts[number][1], non_blocking=True)
+            come[number % 2].record(courier)
+        return x, b
+
+    coming = send(0)
+    try:
+        for number in range(len(parts)):
+            here = coming
+            if number + 1 < len(parts):
+                coming = send(number + 1)
+            user.wait_event(come[number % 2])
+            yield here
+            done[number % 2].record(user)
+    finally:
+        user.wait_stream(courier)  # the places go back to the user's stream
+
+
+def _add_weighted(total: Tensor, x: Tensor, b: Tensor, s: Tensor) -> None:
+    """Add Σ_nj s_njk R_nj to a total (k·m, ñ)."""
+    (N, C, P, m), k = b.shape, s.shape[-1]
+    W = torch.bmm(b.reshape(N, C, P * m).transpose(1, 2), s).view(N, P, m, k).transpose(2, 3)
+    W = W.reshape(N * P, k * m)
+    if x.ndim == 2:
+        total.T.index_add_(0, x.flatten(), W.to(total.dtype))
+    else:
+        total += W.T @ x.flatten(0, 1)
+
+
+def _matrices(x: Tensor, b: Tensor, num_inputs: int) -> Tensor:
+    """Return R_nj (N, C, m, ñ)."""
+    if x.ndim == 3:
+        return torch.einsum("ncpm,npi->ncmi", b, x)
+    N, C, P, m = b.shape
+    R = b.new_zeros(N * num_inputs, C, m)
+    number = x + num_inputs * torch.arange(N, device=x.device)[:, None]
+    R.index_add_(0, number.flatten(), b.transpose(1, 2).reshape(N * P, C, m))
+    return R.view(N, num_inputs, C, m).permute(0, 2, 3, 1)
+
+
+def _contracted(first: _Pair, second: _Pair) -> Tensor:
     """Return ⟨R_nj, R_n'j'⟩ = Σ_pp' (b_p·b'_p')(x̃_p·x̃'_p') for two parts."""
     (x, b), (y, d) = first, second
-    (N, P, n), (M, _, _), C, m = x.shape, y.shape, b.shape[1], b.shape[-1]
-    X = (x.reshape(N * P, n) @ y.reshape(M * P, n).T).view(N, 1, P, M, 1, P)
+    (N, C, P, m), M = b.shape, len(y)
+    if x.ndim == 2:  # one-hot vectors are equal or orthogonal
+        X = (x.view(-1, 1) == y.view(1, -1)).to(b.dtype)
+    else:
+        X = x.flatten(0, 1) @ y.flatten(0, 1).T
     B = (b.reshape(N * C * P, m) @ d.reshape(M * C * P, m).T).view(N, C, P, M, C, P)
-    return (B * X).sum(dim=(2, 5)).view(N * C, M * C)
+    return (B * X.view(N, 1, P, M, 1, P)).sum(dim=(2, 5)).view(N * C, M * C)
 
 
 def factors_obstacle(risk: EmpiricalRisk, layer: Layer, tail: Tail) -> str | None:
@@ -177,10 +312,12 @@ def factors_obstacle(risk: EmpiricalRisk, layer: Layer, tail: Tail) -> str | Non
     Returns:
         The reason, or None.
     """
-    if (obstacle := matrix_obstacle(layer)) is not None:
+    if not is_lookup(layer) and (obstacle := matrix_obstacle(layer)) is not None:
         return obstacle
     if not have_exact_roots(tail.prediction):
         return "the model's output is not (samples, up to 256 numbers)"
+    if (found := len(tail.output)) != (expected := len(tail.prediction)):
+        return f"the layer's output has {found} rows for {expected} samples"
     if isinstance(risk.loss, CallableLoss):
         return "a loss of your own may not be convex in the model's output"
     if (name := curved_operation(tail.prediction, tail.output)) is not None:
@@ -190,13 +327,16 @@ def factors_obstacle(risk: EmpiricalRisk, layer: Layer, tail: Tail) -> str | Non
     return None
 
 
-def batch_factors(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Factors:
+def batch_factors(
+    risk: EmpiricalRisk, layer: Layer, batch: Batch, *, gpu_bytes: int = GPU_BYTES
+) -> Factors:
     """Go back from the output once for each root. Cost: C backward passes of the tail.
 
     Args:
         risk: The risk.
         layer: The layer; what follows it must be piecewise linear.
         batch: The samples.
+        gpu_bytes: As for `Factors`.
 
     Returns:
         Their inputs and roots; no graph is kept.
@@ -206,40 +346,64 @@ def batch_factors(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Factors:
     """
     with torch.enable_grad(), risk.evaluating():
         tail = capture_tail(risk, layer, batch)
-        inputs = input_vectors(layer, tail)
         # The plan looked at the first batch; a model may take another road with this one.
         if (reason := factors_obstacle(risk, layer, tail)) is not None:
             raise UnsupportedModelError(
                 f"Layer '{layer.name}' cannot be stored as factors: {reason}. Use "
                 "`LayerHessian(risk, layer, representation='tail')`."
             )
-        roots = exact_roots(risk, tail.prediction.detach(), batch)
-        slopes = [
-            torch.autograd.grad(tail.prediction, tail.output, root, retain_graph=True)[0]
-            for root in roots
-        ]
-    back = [output_vectors(layer, slope) for slope in slopes]
-    return Factors(layer, inputs, torch.stack(back, dim=1))
+        shape = output_vectors(layer, tail.output).shape
+        found = exact_roots(risk, tail.prediction.detach(), batch)
+        roots = tail.output.new_empty(shape[0], len(found), *shape[1:])
+        for number, root in enumerate(found):
+            (slope,) = torch.autograd.grad(tail.prediction, tail.output, root, retain_graph=True)
+            roots[:, number] = output_vectors(layer, slope)
+    if not is_lookup(layer):
+        return Factors(layer, input_vectors(layer, tail), roots, gpu_bytes=gpu_bytes)
+    numbers = input_numbers(tail)
+    padding = layer.module.padding_idx
+    if isinstance(padding, int):  # PyTorch gives this row no gradient
+        roots.masked_fill_(numbers.eq(padding)[:, None, :, None], 0.0)
+    return Factors(layer, numbers, roots, gpu_bytes=gpu_bytes)
 
 
-def all_factors(risk: EmpiricalRisk, layer: Layer) -> Factors:
+def all_factors(
+    risk: EmpiricalRisk,
+    layer: Layer,
+    *,
+    storage: torch.dtype | None = None,
+    on_host: bool = False,
+    gpu_bytes: int = GPU_BYTES,
+) -> Factors:
     """Store the factors of this rank's data in one place: a product is a few contractions.
 
     Args:
         risk: The risk.
         layer: The layer.
+        storage: The dtype in which they are kept; the parameters' by default.
+        on_host: Keep them in host memory, page-locked if products are computed on a GPU.
+        gpu_bytes: As for `Factors`.
 
     Returns:
         The factors; at no time are there more than those and one batch's.
     """
+    device = torch.device("cpu") if on_host else risk.device
+    pinned = on_host and risk.device.type == "cuda"
     inputs = roots = torch.empty(0)
+
+    def room(part: Tensor) -> Tensor:
+        dtype = storage if part.is_floating_point() else None
+        shape = (risk.num_own_samples, *part.shape[1:])
+        return torch.empty(shape, dtype=dtype or part.dtype, device=device, pin_memory=pinned)
+
     first = 0
     for batch in risk.batches:
         part = batch_factors(risk, layer, batch)
         if first == 0:
-            inputs = part.inputs.new_empty(risk.num_own_samples, *part.inputs.shape[1:])
-            roots = part.roots.new_empty(risk.num_own_samples, *part.roots.shape[1:])
+            inputs, roots = room(part.inputs), room(part.roots)
         last = first + len(part.inputs)
         inputs[first:last], roots[first:last] = part.inputs, part.roots
         first = last
-    return Factors(layer, inputs, roots)
+        del part  # before the next batch takes its memory
+    dtype = torch.promote_types(risk.dtype, torch.float32)
+    return Factors(layer, inputs, roots, device=risk.device, dtype=dtype, gpu_bytes=gpu_bytes)

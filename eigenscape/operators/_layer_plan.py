@@ -4,25 +4,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-REPRESENTATIONS = ("factors", "dense", "tail", "full")
+from eigenscape.operators._machine import Machine
 
-
-@dataclass(frozen=True)
-class Machine:
-    """Rough rates of a kind of device, to weigh candidates against each other.
-
-    Attributes:
-        flops: Multiplications and additions a second, in matrix products.
-        bandwidth: Bytes a second from memory.
-        pass_seconds: What a pass of autograd through a few layers costs beside its arithmetic.
-    """
-
-    flops: float
-    bandwidth: float
-    pass_seconds: float
-
-
-MACHINES = {"cpu": Machine(8e10, 1e10, 3e-4), "cuda": Machine(4e13, 3e12, 1e-3)}
+REPRESENTATIONS = ("factors", "streamed", "dense", "tail", "full")
 
 
 @dataclass(frozen=True)
@@ -34,7 +18,10 @@ class Candidate:
         build_flops: Multiplications and additions before the first product.
         product_flops: The same for each product.
         traffic: Bytes read from memory for each product.
+        moved: Bytes brought from the host's memory for each product.
         nbytes: Memory it holds between products.
+        peak: The most memory it takes at any time: what it holds, and the working memory of
+            building it or of multiplying one vector.
         passes: Passes of autograd for each product.
         build_passes: The same before the first product.
         obstacle: Why it cannot be used here, or None.
@@ -44,7 +31,9 @@ class Candidate:
     build_flops: float = 0.0
     product_flops: float = 0.0
     traffic: float = 0.0
+    moved: float = 0.0
     nbytes: float = 0.0
+    peak: float = 0.0
     passes: int = 0
     build_passes: int = 0
     obstacle: str | None = None
@@ -52,7 +41,7 @@ class Candidate:
     def seconds(self, num_products: int, machine: Machine) -> float:
         """Return the cost of so many products."""
         each = self.product_flops / machine.flops + self.traffic / machine.bandwidth
-        each += self.passes * machine.pass_seconds
+        each += self.moved / machine.transfer + self.passes * machine.pass_seconds
         before = self.build_flops / machine.flops + self.build_passes * machine.pass_seconds
         return before + num_products * each
 
@@ -67,6 +56,7 @@ class LayerPlan:
         chosen: The one in use.
         num_products: Products for which the cost was compared.
         reason: Why the chosen one.
+        note: What was measured of it; empty where nothing was.
     """
 
     layer: str
@@ -74,6 +64,7 @@ class LayerPlan:
     chosen: str
     num_products: int
     reason: str
+    note: str = ""
 
     def candidate(self, representation: str) -> Candidate:
         """Return the candidate of that name."""
@@ -90,8 +81,10 @@ class LayerPlan:
             lines.append(
                 f"{mark} {candidate.representation:<8} build {candidate.build_flops / 1e9:.3g} "
                 f"Gflop; a product {candidate.product_flops / 1e9:.3g} Gflop and "
-                f"{candidate.traffic / 2**20:.3g} MiB; holds {candidate.nbytes / 2**20:.3g} MiB"
+                f"{candidate.traffic / 2**20:.3g} MiB; holds {candidate.nbytes / 2**20:.3g} MiB, "
+                f"at most {candidate.peak / 2**20:.3g}"
             )
+        lines += [self.note] * bool(self.note)
         return "\n".join(lines)
 
 
@@ -110,7 +103,7 @@ def choose(
         candidates: All of them. The last is used where nothing else can be; it may exceed the
             budget, since it is made anew where it is not kept.
         num_products: Products to expect.
-        memory_budget: Bytes that a representation may hold.
+        memory_budget: Bytes that a representation may take at any time.
         machine: What it runs on.
 
     Returns:
@@ -140,8 +133,8 @@ def strictest(plans: list[dict[str, Any]]) -> LayerPlan:
 
 
 def _fitting(candidate: Candidate, memory_budget: int) -> Candidate:
-    if candidate.obstacle is not None or candidate.nbytes <= memory_budget:
+    needs = max(candidate.nbytes, candidate.peak)
+    if candidate.obstacle is not None or needs <= memory_budget:
         return candidate
-    needs, has = candidate.nbytes / 2**20, memory_budget / 2**20
-    text = f"{needs:.3g} MiB exceed the memory budget of {has:.3g}"
+    text = f"{needs / 2**20:.3g} MiB exceed the memory budget of {memory_budget / 2**20:.3g}"
     return dataclasses.replace(candidate, obstacle=text)

@@ -6,6 +6,8 @@ run that was killed and started again gives the same bits.
 
 from dataclasses import dataclass
 
+from eigenscape.operators._machine import machine_of
+
 REPRESENTATIONS = ("graph", "linearised", "compiled")
 
 # Seconds that PyTorch takes to trace one node of a gradient's graph into the stages of a product,
@@ -13,29 +15,11 @@ REPRESENTATIONS = ("graph", "linearised", "compiled")
 _TRACE_SECONDS, _COMPILE_SECONDS = 5e-3, 5e-2
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Rough rates of a kind of device.
-
-    Attributes:
-        flops: Multiplications and additions a second, in matrix products.
-        bandwidth: Bytes a second from memory.
-        call_seconds: What starting one operation costs.
-        gain: Share of the time beside starting operations that linearising saves.
-        compiled_gain: The same for compiling.
-    """
-
-    flops: float
-    bandwidth: float
-    call_seconds: float
-    gain: float
-    compiled_gain: float
-
-
-_MACHINES = {
+# Share of the time beside starting operations that linearising saves, and compiling.
+_GAINS = {
     # Compiled code was not quicker on a processor, one vector at a time (LeNet5, a GPT).
-    "cpu": Machine(1e11, 1e10, 1e-5, 0.2, 0.2),
-    "cuda": Machine(1.5e13, 1e12, 1e-5, 0.35, 0.45),
+    "cpu": (0.2, 0.2),
+    "cuda": (0.35, 0.45),
 }
 
 
@@ -100,15 +84,16 @@ def plan_products(work: Work, num_products: int, device: str) -> ProductPlan:
         >>> plan_products(Work(1e10, 1e9, 50, 8), 100, "cpu").chosen   # a product takes 0.3 s
         'linearised'
     """
-    machine = _MACHINES.get(device, _MACHINES["cpu"])
+    machine = machine_of(device)
+    gain, compiled_gain = _GAINS.get(device, _GAINS["cpu"])
     heavy = work.flops / machine.flops + 2 * work.nbytes / machine.bandwidth
     calls = work.num_nodes * work.num_batches * machine.call_seconds
     # A linearised product is replayed on a GPU without starting operations one by one.
     kept_calls = 0.0 if device == "cuda" else calls
     each = {
         "graph": heavy + calls,
-        "linearised": (1 - machine.gain) * heavy + kept_calls,
-        "compiled": (1 - machine.compiled_gain) * heavy + kept_calls,
+        "linearised": (1 - gain) * heavy + kept_calls,
+        "compiled": (1 - compiled_gain) * heavy + kept_calls,
     }
     before = {
         "graph": 0.0,

@@ -14,43 +14,30 @@ from torch.utils.checkpoint import CheckpointError
 
 from eigenscape.batches import Batch
 from eigenscape.errors import (
+    InvalidArgumentError,
+    NonFiniteError,
     SubstitutionWarning,
     UnsupportedModelError,
     require_choice,
     require_count,
 )
-from eigenscape.layers import (
-    Tail,
-    apply_layer,
-    capture_tail,
-    find_layer,
-    input_vectors,
-    output_vectors,
-)
-from eigenscape.operators._batch_graphs import (
-    BatchGraph,
-    HessianGraph,
-    gradients,
-    join_rows,
-    split_rows,
-)
+from eigenscape.layers import find_layer
+from eigenscape.operators._batch_graphs import BatchGraph, HessianGraph
+from eigenscape.operators._layer_costs import Place, plan_layer
 from eigenscape.operators._layer_factors import (
+    ROWS_BYTES,
     Factors,
     all_factors,
     batch_factors,
-    factors_obstacle,
+    symmetrise,
 )
-from eigenscape.operators._layer_plan import (
-    MACHINES,
-    REPRESENTATIONS,
-    Candidate,
-    LayerPlan,
-    choose,
-    strictest,
-)
+from eigenscape.operators._layer_plan import REPRESENTATIONS, strictest
 from eigenscape.operators._risk_operator import RiskOperator, agree
+from eigenscape.operators._tail_graph import TailGraph
 from eigenscape.precision import full_precision
-from eigenscape.risk import EmpiricalRisk, leaf_copies
+from eigenscape.risk import EmpiricalRisk
+
+_STORAGES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class LayerHessian(RiskOperator):
@@ -62,16 +49,24 @@ class LayerHessian(RiskOperator):
     gradient of the tail is formed. Layers that break the premise (tied or called twice, recurrent)
     fall back to the full product restricted to the block, with a `SubstitutionWarning`.
 
-    Four representations give the same matrix. "factors": the layer's inputs and the roots of the
+    Five representations give the same matrix. "factors": the layer's inputs and the roots of the
     loss's curvature brought back to its output, multiplied without any pass through the network;
-    "dense": the block itself, formed from those; both only where what follows the layer is
+    "streamed": the same, kept in the host's memory and brought to a GPU for each product;
+    "dense": the block itself, formed from those; all three only where what follows the layer is
     piecewise linear (ReLU, pooling, affine layers, BatchNorm in eval mode), which is read off the
     autograd graph, confirmed by a product, and makes the block its own Gauss-Newton matrix.
     "tail" and "full" are as above. A plan compares what they cost.
 
+    With `storage=torch.bfloat16` factors are kept rounded, in half the memory. Products are then
+    those of another matrix, exactly symmetric, without negative eigenvalues, and `storage_error`
+    away. Certify what was found with it by the exact one:
+    `certify(LayerHessian(risk, layer), pairs.vectors)`.
+
     Attributes:
         representation: The one in use.
         plan: What was compared; `print(H.plan.explain())`.
+        storage_error: ‖H̃v − Hv‖ / ‖Hv‖ for a random v and all data, with H̃ the matrix that is
+            multiplied: about ‖H̃ − H‖ / ‖H‖ in the Frobenius norm. 0 where nothing is rounded.
 
     Examples:
         The block of a linear model under ½·mean ‖z − y‖² is I ⊗ mean(a aᵀ).
@@ -93,6 +88,7 @@ class LayerHessian(RiskOperator):
         representation: str = "auto",
         num_products: int = 100,
         memory_budget: int | None = None,
+        storage: torch.dtype | None = None,
         check: bool = True,
     ) -> None:
         """Find the layer, compare its representations, and confirm one product.
@@ -100,15 +96,21 @@ class LayerHessian(RiskOperator):
         Args:
             risk: The function to differentiate; its model must be an `nn.Module`.
             layer: "fc1" for all of the layer's parameters, "fc1.weight" for one of them.
-            representation: "auto" for the cheapest, or one of "factors", "dense", "tail", "full".
+            representation: "auto" for the cheapest, or one of "factors", "streamed", "dense",
+                "tail", "full".
             num_products: Products to expect, for the choice.
             memory_budget: As for `Hessian`.
+            storage: The dtype in which "factors" and "streamed" are kept; the parameters' by
+                default, which is exact. Sums are in float32 at least. Rounded factors are made
+                at once, since their error is measured against one product of the tail.
             check: Compare one product of the first batch with full double backward. It costs about
                 four gradients of that batch and catches weights that the model uses elsewhere
                 by other means than a shared `nn.Parameter`.
 
         Raises:
             UnsupportedModelError: If the representation asked for cannot be used here.
+            InvalidArgumentError: If the parameters would not be rounded to that dtype.
+            NonFiniteError: If a factor is too large for it.
         """
         self._layer = find_layer(risk, layer)
         super().__init__(risk.restricted(self._layer.params), memory_budget)
@@ -116,6 +118,8 @@ class LayerHessian(RiskOperator):
             representation, ("auto", *REPRESENTATIONS), "LayerHessian(representation=...)"
         )
         require_count(num_products, "LayerHessian(num_products=...)")
+        self._storage = _checked_storage(storage, self.dtype)
+        self.storage_error = 0.0
         self._stored: Factors | Tensor | None = None
         self._num_rows: int | None = None
         self.representation = "tail"
@@ -133,8 +137,21 @@ class LayerHessian(RiskOperator):
                 SubstitutionWarning,
                 stacklevel=2,
             )
+        self._place = Place(self.device.type, self._budget, self.dtype.itemsize)
         with risk.ranks.together():
-            own = self._make_plan(obstacle, num_products)
+            own, work = plan_layer(
+                self.risk,
+                self._layer,
+                self._place,
+                self._probes()[:1],
+                obstacle=obstacle,
+                num_products=num_products,
+                storage=self._storage.itemsize,
+                asked=representation,
+            )
+        # Rows of other ranks are not here, so inner products with them cannot be had.
+        if risk.ranks.size == 1 and work is not None and work.num_roots is not None:
+            self._num_rows = risk.num_samples * work.num_roots
         self.plan = strictest(risk.ranks.gather(dataclasses.asdict(own)))
         wanted = self.plan.chosen if representation == "auto" else representation
         blocked = self.plan.candidate(wanted).obstacle if wanted != "full" else None
@@ -145,20 +162,24 @@ class LayerHessian(RiskOperator):
             )
         if wanted != self.plan.chosen:
             self.plan = dataclasses.replace(self.plan, chosen=wanted, reason="asked for")
-        self.representation, self._bytes_per_sample = wanted, None
-        if wanted in ("factors", "dense") and check:
+        self.representation = wanted
+        if wanted == "tail" and work is not None:
+            self._bytes_per_sample = work.graph / work.batch_share / risk.num_own_samples
+        if wanted in ("factors", "streamed", "dense") and check:
             self._require_agreement()
+        if self._is_rounded:
+            self._current()
 
     def _graph(self, batch: Batch) -> BatchGraph:
         if self.representation == "full":
             return HessianGraph(self.risk, batch)
-        return _TailGraph(self, batch)
+        return TailGraph(self.risk, self._layer, batch)
 
     @property
     def kept_bytes(self) -> int:
-        """Memory of what products keep; known after the first product, 0 before."""
+        """Memory on the device that products keep; known after the first product, 0 before."""
         if isinstance(self._stored, Factors):
-            return self._stored.nbytes
+            return self._stored.nbytes if self._stored.roots.device == self.device else 0
         if self._stored is not None:
             return self._stored.numel() * self._stored.element_size()
         return super().kept_bytes
@@ -180,7 +201,7 @@ class LayerHessian(RiskOperator):
         samples are few. Cost: C backward passes of the tail, then (N·C)² inner products.
 
         Raises:
-            UnsupportedModelError: If the representation is not "factors".
+            UnsupportedModelError: If the representation has no factors.
         """
         return self._require_factors().gram() / self.risk.divisor
 
@@ -194,7 +215,7 @@ class LayerHessian(RiskOperator):
             The sums, float64.
 
         Raises:
-            UnsupportedModelError: If the representation is not "factors".
+            UnsupportedModelError: If the representation has no factors.
         """
         return self._require_factors().combinations(weights).T / math.sqrt(self.risk.divisor)
 
@@ -218,7 +239,7 @@ class LayerHessian(RiskOperator):
                 f"The rows of `LayerHessian(risk, {self._layer.name!r})` are spread over "
                 f"{self.risk.ranks.size} processes. Use `eigsh`, or one process."
             )
-        stored = self._current() if self.representation == "factors" else None
+        stored = self._current() if self.representation in ("factors", "streamed") else None
         if isinstance(stored, Factors):
             return stored
         raise UnsupportedModelError(
@@ -231,17 +252,52 @@ class LayerHessian(RiskOperator):
             return super()._product(X)
         return self._finite(self._multiplied(self._current(), X))
 
+    @property
+    def _is_rounded(self) -> bool:
+        return self.representation in ("factors", "streamed") and self._storage != self.dtype
+
     def _current(self) -> Factors | Tensor:
         """Return what is stored for the parameters as they are now."""
         version = self.risk.version()
         if self._stored is None or version != self._version:
             self._stored = None  # before the new one takes its memory
-            is_dense = self.representation == "dense"
-            with self.risk.ranks.together():
-                own = self._formed() if is_dense else all_factors(self.risk, self._layer)
-            self._stored = self._normalised(own) if isinstance(own, Tensor) else own
+            self._stored = (
+                self._formed() if self.representation == "dense" else self._kept_factors()
+            )
             self._version = version
+            if self._is_rounded:
+                self._measure_rounding(self._stored)
         return self._stored
+
+    def _kept_factors(self) -> Factors:
+        with self.risk.ranks.together():
+            return all_factors(
+                self.risk,
+                self._layer,
+                storage=self._storage,
+                on_host=self.representation == "streamed",
+                gpu_bytes=self._place.gpu_bytes,
+            )
+
+    def _measure_rounding(self, stored: Factors | Tensor) -> None:
+        """Compare one product of rounded factors with the tail's, over all data."""
+        probe = self._probes()[:1]
+        rounded = self._multiplied(stored, probe.T).double()
+        with self.risk.ranks.together(), self.risk.evaluating():
+            total = torch.zeros_like(probe, dtype=torch.float64)
+            for batch in self.risk.batches:
+                total += TailGraph(self.risk, self._layer, batch).product(probe, batched=False)
+        exact = self.risk.ranks.sum(total).T / self.risk.divisor
+        size = float(exact.norm())
+        self.storage_error = float((rounded - exact).norm()) / size if size > 0 else 0.0
+        name = str(self._storage).removeprefix("torch.")
+        if not math.isfinite(self.storage_error):
+            raise NonFiniteError(
+                f"`LayerHessian(risk, {self._layer.name!r}, storage=torch.{name})`: a factor is "
+                "too large for that dtype. Use torch.bfloat16, which has the range of float32."
+            )
+        note = f"stored in {name}: a product is {self.storage_error:.2g} of itself off"
+        self.plan = dataclasses.replace(self.plan, note=note)
 
     @full_precision()
     def _multiplied(self, stored: Factors | Tensor, X: Tensor) -> Tensor:
@@ -253,92 +309,24 @@ class LayerHessian(RiskOperator):
 
     @full_precision()
     def _formed(self) -> Tensor:
-        """Form this rank's part of the block as a sum of Gram matrices; long sums in float64."""
+        """Form the block as a sum of Gram matrices; long sums in float64."""
         n = self.space.size
-        total = torch.zeros(n, n, dtype=torch.float64, device=self.device)
-        for batch in self.risk.batches:
-            for rows in batch_factors(self.risk, self._layer, batch).jacobian_rows():
-                total += rows.T @ rows
-        return total
-
-    def _normalised(self, own: Tensor) -> Tensor:
+        with self.risk.ranks.together():
+            own = torch.zeros(n, n, dtype=torch.float64, device=self.device)
+            for batch in self.risk.batches:
+                batch_factors(
+                    self.risk, self._layer, batch, gpu_bytes=self._place.gpu_bytes
+                ).add_to(own)
         total = self.risk.ranks.sum(own)
-        return ((total + total.T) / (2 * self.risk.divisor)).to(self.dtype)
-
-    def _make_plan(self, obstacle: str | None, num_products: int) -> LayerPlan:
-        """Count what each representation would cost, on the first batch."""
-        machine = MACHINES.get(self.device.type, MACHINES["cpu"])
-
-        def plan(*candidates: Candidate) -> LayerPlan:
-            return choose(
-                self._layer.name,
-                candidates,
-                num_products=num_products,
-                memory_budget=self._budget,
-                machine=machine,
-            )
-
-        if obstacle is not None:
-            names = ("factors", "dense", "tail")
-            return plan(*(Candidate(n, obstacle=obstacle) for n in names), Candidate("full"))
-        batch = next(iter(self.risk.batches))
-        with torch.enable_grad(), self.risk.evaluating():
-            tail = capture_tail(self.risk, self._layer, batch)
-            reason = factors_obstacle(self.risk, self._layer, tail)
-            graph = _TailGraph(self, batch)
-            flops = self._flops(graph) * self.risk.num_own_samples / batch.size
-        self._measure(batch)
-        held = (self._bytes_per_sample or 0.0) * self.risk.num_own_samples
-        passes = Candidate(
-            "tail",
-            product_flops=flops,
-            traffic=2 * held,
-            nbytes=held,
-            passes=2 * (self._num_batches() or 1),
-        )
-        full = Candidate("full", obstacle="never cheaper than the tail")
-        if reason is not None:
-            return plan(
-                *(Candidate(n, obstacle=reason) for n in ("factors", "dense")), full, passes
-            )
-        return plan(*self._stored_costs(tail, flops), full, passes)
-
-    def _stored_costs(self, tail: Tail, flops: float) -> tuple[Candidate, Candidate]:
-        """Count for factors and for the dense block, given what a product of the tail takes."""
-        x = input_vectors(self._layer, tail)
-        m = output_vectors(self._layer, tail.output).shape[-1]
-        N, P, n = self.risk.num_own_samples, x.shape[1], x.shape[2]
-        C, q, size = tail.prediction.shape[1], self.space.size, x.element_size()
-        # Rows of other ranks are not here, so inner products with them cannot be had.
-        self._num_rows = N * C if self.risk.ranks.size == 1 else None
-        # A pass back from the output is about half of a product: that has one more for the slope.
-        roots = C * flops / 2
-        held = float(N * P * (n + C * m) * size)
-        return (
-            Candidate(
-                "factors",
-                build_flops=roots,
-                build_passes=C * (self._num_batches() or 1),
-                product_flops=4.0 * N * P * m * (n + C),
-                traffic=2 * held,
-                nbytes=held,
-            ),
-            Candidate(
-                "dense",
-                build_flops=roots + 2.0 * N * C * (P * m * n + q * q),
-                build_passes=C * (self._num_batches() or 1),
-                product_flops=2.0 * q * q,
-                traffic=float(q * q * size),
-                nbytes=float(q * q * (size + 16)),  # it is summed in float64
-            ),
-        )
+        symmetrise(total, self._place.limit(ROWS_BYTES))
+        return total.div_(self.risk.divisor).to(self.dtype)
 
     def _require_agreement(self) -> None:
         """Compare factors and tail on the first batch."""
         batch = next(iter(self.risk.batches))
         probe = self._probes()[:1]
         with self.risk.ranks.together(), self.risk.evaluating():
-            tail = _TailGraph(self, batch).product(probe, batched=False)
+            tail = TailGraph(self.risk, self._layer, batch).product(probe, batched=False)
             stored = batch_factors(self.risk, self._layer, batch).product(probe)
             own = agree(tail, stored)
         if all(self.risk.ranks.gather(own)):
@@ -359,7 +347,7 @@ class LayerHessian(RiskOperator):
         probe = self._probes()[:1]
         with self.risk.evaluating():
             try:
-                tail = _TailGraph(self, batch).product(probe, batched=False)
+                tail = TailGraph(self.risk, self._layer, batch).product(probe, batched=False)
             except UnsupportedModelError as error:
                 return str(error).split(";")[0]
             except CheckpointError:
@@ -370,33 +358,13 @@ class LayerHessian(RiskOperator):
         return f"a product of '{self._layer.name}' disagrees with double backward"
 
 
-class _TailGraph(BatchGraph):
-    """Graphs of the tail's gradient at z and of the layer as a function of its parameters."""
-
-    def __init__(self, operator: LayerHessian, batch: Batch) -> None:
-        risk, self._layer = operator.risk, operator._layer
-        self._leaves = list(leaf_copies(risk.parameters()).values())
-        with torch.enable_grad(), risk.evaluating():
-            self._tail = capture_tail(risk, self._layer, batch)
-            self._slope = gradients(self._tail.total, [self._tail.output], None, create_graph=True)
-            self._own = apply_layer(self._layer, self._named(self._leaves), self._tail)
-
-    def product(self, rows: Tensor, *, batched: bool) -> Tensor:
-        columns = split_rows(rows, self._leaves)
-        with torch.no_grad():
-            if batched:
-                moves = [self._push([c[i] for c in columns]) for i in range(rows.shape[0])]
-                moved = torch.stack(moves)
-            else:
-                moved = self._push(columns)
-        (bent,) = gradients(self._slope, [self._tail.output], [moved], batched=batched)
-        if bent is None:
-            return torch.zeros_like(rows)
-        pulled = gradients(self._own, self._leaves, bent, batched=batched)
-        return join_rows(pulled, rows, self._leaves)
-
-    def _push(self, values: list[Tensor]) -> Tensor:
-        return apply_layer(self._layer, self._named(values), self._tail)
-
-    def _named(self, values: list[Tensor]) -> dict[str, Tensor]:
-        return dict(zip(self._layer.fields, values, strict=True))
+def _checked_storage(storage: torch.dtype | None, dtype: torch.dtype) -> torch.dtype:
+    if storage is None:
+        return dtype
+    fitting = [kind for kind in _STORAGES if kind.itemsize <= dtype.itemsize]
+    if storage not in fitting:
+        raise InvalidArgumentError(
+            f"`LayerHessian(storage=...)` must be one of {', '.join(map(str, fitting))} for "
+            f"parameters in {dtype}; got {storage}."
+        )
+    return storage

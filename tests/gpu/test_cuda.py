@@ -1,5 +1,7 @@
 """The same answers on a GPU: operators against the dense oracle, probes, solvers, TF32 kept out."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,7 +20,7 @@ from eigenscape import (
     trace,
 )
 from eigenscape.linalg import draw_probes
-from eigenscape.operators import Dense
+from eigenscape.operators import Dense, _layer_costs
 from eigenscape.testing import check_operator, dense_hessian
 
 pytestmark = pytest.mark.gpu
@@ -166,3 +168,110 @@ def test_results_of_recorded_products_are_not_overwritten() -> None:
     H = Hessian(risk, representation="linearised")
     columns = [H @ column for column in torch.eye(H.shape[0], dtype=torch.float64, device=CUDA)]
     torch.testing.assert_close(torch.stack(columns, dim=1), dense, rtol=0, atol=1e-11)
+
+
+# --- stored representations of a layer's block ---
+
+
+def relu_risk(samples: int, width: int, batch_size: int, dtype: torch.dtype) -> EmpiricalRisk:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(9, width), nn.ReLU(), nn.Linear(width, width + 7), nn.ReLU(),
+                          nn.Linear(width + 7, 5)).to(CUDA, dtype)  # fmt: skip
+    data = torch.randn(samples, 9, dtype=dtype), torch.arange(samples) % 5
+    return EmpiricalRisk(model, CrossEntropy(), data, batch_size=batch_size)
+
+
+def conv_risk(samples: int, width: int, batch_size: int, dtype: torch.dtype) -> EmpiricalRisk:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, width, 5), nn.ReLU(), nn.Conv2d(width, 16, (3, 2)),
+                          nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(320, 5))  # fmt: skip
+    data = torch.randn(samples, 3, 15, 16, dtype=dtype), torch.arange(samples) % 5
+    model = model.to(CUDA, dtype)
+    return EmpiricalRisk(model, CrossEntropy(), data, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("representation", ["factors", "streamed", "dense", "tail"])
+@pytest.mark.parametrize("risk_of", [relu_risk, conv_risk])
+def test_layer_representations_are_one_matrix(risk_of: Callable[..., EmpiricalRisk],
+                                              representation: str) -> None:  # fmt: skip
+    risk = risk_of(11, 6, 4, torch.float64)
+    operator = LayerHessian(risk, "2", representation=representation)
+    exact = Hessian(risk)["2"].to_dense()
+    torch.testing.assert_close(operator.to_dense(), exact, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("storage", [None, torch.bfloat16])
+def test_factors_come_in_many_chunks(
+    storage: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streamed and kept factors are the same numbers: a copy that came late would show."""
+    monkeypatch.setattr(_layer_costs, "GPU_BYTES", 2**20)
+    risk = relu_risk(20_000, 100, 4000, torch.float32)
+    kept, streamed = (
+        LayerHessian(risk, "2", representation=name, storage=storage)
+        for name in ("factors", "streamed")
+    )
+    for columns in (1, 5, 1):
+        X = torch.randn(kept.shape[0], columns, device=CUDA, dtype=torch.float32)
+        expected = kept @ X
+        found = streamed @ X
+        assert (found - expected).norm() <= 1e-5 * expected.norm()
+    assert (streamed.kept_bytes, streamed._stored.roots.is_pinned()) == (0, True)
+
+
+def test_factors_beyond_the_budget_are_streamed() -> None:
+    risk = relu_risk(60_000, 200, 4000, torch.float32)
+    needs = LayerHessian(risk, "2").plan.candidate("factors").nbytes
+    operator = LayerHessian(risk, "2", num_products=10**6, memory_budget=int(needs) // 2)
+    assert operator.plan.candidate("factors").obstacle is not None
+    assert operator.plan.candidate("streamed").obstacle is None, operator.plan.explain()
+
+
+def test_rounded_factors_on_the_gpu() -> None:
+    risk = relu_risk(3000, 40, 700, torch.float32)
+    operator = LayerHessian(risk, "2", representation="factors", storage=torch.bfloat16)
+    exact = Hessian(risk)["2"].to_dense().double()
+    found = operator.to_dense().double()
+    assert operator.to_dense().dtype == torch.float32
+    assert (found - found.T).norm() < 1e-6 * found.norm()  # sums are not rounded to bfloat16
+    assert 1e-4 < (found - exact).norm() / exact.norm() < 1e-2
+    assert 1e-5 < operator.storage_error < 2e-2
+
+
+def test_embeddings_from_factors() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Flatten(), nn.Linear(20, 6),
+                          nn.ReLU(), nn.Linear(6, 3)).to(CUDA, torch.float64)  # fmt: skip
+    data = torch.randint(0, 7, (11, 5)), torch.arange(11) % 3
+    risk = EmpiricalRisk(model, CrossEntropy(), data, batch_size=4)
+    exact = Hessian(risk)["0"].to_dense()
+    for name in ("factors", "streamed", "dense"):
+        found = LayerHessian(risk, "0", representation=name).to_dense()
+        torch.testing.assert_close(found, exact, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("risk_of", "sizes", "representation"),
+    [
+        (relu_risk, (30_000, 250, 7000), "factors"),
+        (relu_risk, (3000, 60, 700), "dense"),
+        (relu_risk, (40_000, 200, 9000), "tail"),
+        (conv_risk, (3000, 8, 700), "factors"),
+        (conv_risk, (3000, 30, 700), "dense"),
+        (conv_risk, (3000, 8, 700), "tail"),
+    ],
+)
+def test_predicted_memory_is_what_is_taken(
+    risk_of: Callable[..., EmpiricalRisk], sizes: tuple[int, int, int], representation: str
+) -> None:
+    operator = LayerHessian(risk_of(*sizes, torch.float32), "2", representation=representation)
+    vector = torch.randn(operator.shape[0], device=CUDA, dtype=torch.float32)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    _ = operator @ vector
+    torch.cuda.synchronize()
+    taken = torch.cuda.max_memory_allocated() - before
+    predicted = operator.plan.candidate(representation).peak
+    assert taken >= 20e6
+    assert abs(predicted - taken) <= 0.25 * taken, (predicted, taken)
