@@ -19,6 +19,7 @@ from timing import Row, in_turn
 from torch import Tensor, nn
 
 import eigenscape as es
+from eigenscape.theory import one_hidden_layer_hessian
 
 SAMPLES = 96  # products for a sampled trace; XTrace wants an even number, Hutch++ thirds
 COLUMNS = 100  # of a dense Hessian at once, for those who take several
@@ -108,8 +109,13 @@ def dense(problem: Problem, plan: Plan) -> list[Row]:
     def ours(_round: int) -> Tensor:
         return es.Hessian(risk_of(problem)).to_dense()
 
+    def closed(_round: int) -> Tensor:
+        first, last = problem.model.fc1.weight, problem.model.fc2.weight
+        return one_hidden_layer_hessian(problem.x, first, last, problem.y)
+
     methods: dict[str, tuple[str, Callable[[int], Tensor | Part]]] = {
         "eigenscape Hessian.to_dense": (OURS, ours),
+        "eigenscape one_hidden_layer_hessian": (OURS, closed),  # for such networks only
         f"curvlinops Hessian @ I, {COLUMNS} columns": (
             RIVAL,
             partial(_columns, problem, plan, rivals.curvlinops_product, COLUMNS),

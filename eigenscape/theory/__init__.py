@@ -1,0 +1,41 @@
+"""Closed forms and limits as functions of tensors; no network."""
+
+from eigenscape.theory._two_layer_samples import HiddenLaw as HiddenLaw
+from eigenscape.theory.dense_hessians import hidden_block_norms as hidden_block_norms
+from eigenscape.theory.dense_hessians import linear_block_norms as linear_block_norms
+from eigenscape.theory.dense_hessians import linear_hessian as linear_hessian
+from eigenscape.theory.dense_hessians import one_hidden_layer_hessian as one_hidden_layer_hessian
+from eigenscape.theory.multilayer import centred_row_space as centred_row_space
+from eigenscape.theory.multilayer import multilayer_output_hessian as multilayer_output_hessian
+from eigenscape.theory.multilayer import row_overlap_limit as row_overlap_limit
+from eigenscape.theory.softmax_hessian import expected_softmax_hessian as expected_softmax_hessian
+from eigenscape.theory.two_layer import Decoupling as Decoupling
+from eigenscape.theory.two_layer import FiniteWidthCurve as FiniteWidthCurve
+from eigenscape.theory.two_layer import TwoLayerHessian as TwoLayerHessian
+from eigenscape.theory.two_layer import decoupling as decoupling
+from eigenscape.theory.two_layer import estimate_output_hessian as estimate_output_hessian
+from eigenscape.theory.two_layer import finite_width_curve as finite_width_curve
+from eigenscape.theory.two_layer import hidden_law as hidden_law
+from eigenscape.theory.two_layer import limit_output_eigenvalue as limit_output_eigenvalue
+from eigenscape.theory.two_layer import limit_output_hessian as limit_output_hessian
+
+__all__ = [
+    "Decoupling",
+    "FiniteWidthCurve",
+    "HiddenLaw",
+    "TwoLayerHessian",
+    "centred_row_space",
+    "decoupling",
+    "estimate_output_hessian",
+    "expected_softmax_hessian",
+    "finite_width_curve",
+    "hidden_block_norms",
+    "hidden_law",
+    "limit_output_eigenvalue",
+    "limit_output_hessian",
+    "linear_block_norms",
+    "linear_hessian",
+    "multilayer_output_hessian",
+    "one_hidden_layer_hessian",
+    "row_overlap_limit",
+]
