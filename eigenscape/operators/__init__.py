@@ -10,6 +10,7 @@ from eigenscape.operators.gauss_newton import GaussNewton as GaussNewton
 from eigenscape.operators.hessian import Hessian as Hessian
 from eigenscape.operators.kronecker_hessian import KroneckerHessian as KroneckerHessian
 from eigenscape.operators.layer_hessian import LayerHessian as LayerHessian
+from eigenscape.operators.output_hessian import OutputHessian as OutputHessian
 from eigenscape.operators.residual import Residual as Residual
 
 # The matrices; what stands above and not here serves other rooms.
@@ -20,5 +21,6 @@ __all__ = [
     "Hessian",
     "KroneckerHessian",
     "LayerHessian",
+    "OutputHessian",
     "Residual",
 ]

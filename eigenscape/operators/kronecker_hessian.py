@@ -9,14 +9,12 @@ itself wherever the tail is piecewise linear), D the risk's divisor.
 import torch
 from torch import Tensor
 
-from eigenscape.batches import Batch
 from eigenscape.errors import (
     ShapeError,
     UnsupportedModelError,
     require_count,
 )
 from eigenscape.layers import (
-    Tail,
     capture_tail,
     find_layer,
     from_matrices,
@@ -27,15 +25,12 @@ from eigenscape.layers import (
 )
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators._batch_graphs import require_tensor_output
-from eigenscape.operators._noise import sample_noise
-from eigenscape.operators._roots import exact_roots, have_exact_roots
+from eigenscape.operators.output_hessian import draws_needed, gram, output_roots, symmetric
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
 from eigenscape.records import Status
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import ParamSpace
-
-_DEFAULT_SAMPLES = 16
 
 
 class KroneckerHessian(LinearOperator):
@@ -99,8 +94,8 @@ class KroneckerHessian(LinearOperator):
         with risk.ranks.together():
             sums = self._sums(risk, seed)
         output, inputs, vectors = (risk.ranks.sum(part) for part in sums)
-        self.output_factor = _symmetric(output / risk.divisor)
-        self.input_factor = _symmetric(inputs / vectors)
+        self.output_factor = symmetric(output / risk.divisor)
+        self.input_factor = symmetric(inputs / vectors)
 
     def _sums(self, risk: EmpiricalRisk, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         """Sum position blocks of M and x̃x̃ᵀ over this rank's data, and count the vectors x̃."""
@@ -113,25 +108,15 @@ class KroneckerHessian(LinearOperator):
                 x = input_vectors(self._layer, tail)
                 self.num_positions = x.shape[1]
                 vectors += x.shape[0] * x.shape[1]
-                inputs = inputs + _gram(x)
-                for cotangent in self._roots(risk, tail, batch, seed):
+                inputs = inputs + gram(x)
+                self.num_samples = draws_needed(tail.prediction, self.num_samples)
+                roots = output_roots(risk, tail.prediction, batch, self.num_samples, seed)
+                for cotangent in roots:
                     (slope,) = torch.autograd.grad(
                         tail.prediction, tail.output, cotangent, retain_graph=True
                     )
-                    output = output + _gram(output_vectors(self._layer, slope))
-        if self.num_samples is not None:
-            output = output / self.num_samples
+                    output = output + gram(output_vectors(self._layer, slope))
         return output, inputs, torch.tensor(vectors, device=risk.device)
-
-    def _roots(self, risk: EmpiricalRisk, tail: Tail, batch: Batch, seed: int) -> list[Tensor]:
-        """Return r_j, shaped like the model's output, with Σ_j r_j r_jᵀ = A (or its mean is)."""
-        z = tail.prediction.detach()
-        if self.num_samples is None:
-            if have_exact_roots(z):
-                return exact_roots(risk, z, batch)
-            self.num_samples = _DEFAULT_SAMPLES
-        noises = (sample_noise(batch, draw, seed, z.device) for draw in range(self.num_samples))
-        return [risk.loss.sample_residual(z, batch.target, noise) for noise in noises]
 
     @property
     def space(self) -> ParamSpace:
@@ -205,12 +190,3 @@ class KroneckerHessian(LinearOperator):
             which="largest",
             tolerance=1e-6,
         )
-
-
-def _gram(vectors: Tensor) -> Tensor:
-    flat = vectors.reshape(-1, vectors.shape[-1])
-    return (flat.T @ flat).double()
-
-
-def _symmetric(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.T) / 2

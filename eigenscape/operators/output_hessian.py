@@ -1,0 +1,341 @@
+"""The mean Hessian of the loss at the outputs of layers, E[M].
+
+Letters: z the model's output with C entries per sample, A = ∇²_z ℓ, m outputs of a layer, P its
+positions (1 for a fully connected layer on vectors, the pixels of a convolution's output), G the
+derivative of z with respect to the layer's output, M = Gᵀ A G (Wu (24), (33)).
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eigenscape.batches import Batch
+from eigenscape.errors import (
+    EmptySelectionError,
+    InvalidArgumentError,
+    UnsupportedModelError,
+    require_choice,
+    require_count,
+)
+from eigenscape.layers import Layer, find_layer, output_vectors
+from eigenscape.linear_operator import LinearOperator
+from eigenscape.operators._batch_graphs import require_tensor_output
+from eigenscape.operators._noise import sample_noise
+from eigenscape.operators._roots import exact_roots, have_exact_roots
+from eigenscape.pairs import EigenPairs
+from eigenscape.precision import full_precision
+from eigenscape.records import Status
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.space import ParamSpace
+
+KINDS = ("gauss-newton", "hessian")
+POSITIONS = ("own", "shared")
+
+_DEFAULT_SAMPLES = 16
+# Layers that apply one matrix at each position, so that their outputs are vectors there.
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
+
+
+class OutputHessian(LinearOperator):
+    """The Hessian of the risk with respect to the output of one layer, or of several at once.
+
+    One layer: E[M] (m, m), the output side of its Kronecker approximation (Wu (7)). With several
+    positions a sample's M is (mP, mP); what is kept are the positions' own blocks, averaged: the M̃
+    of Wu (36). `KroneckerHessian.output_factor` is their sum, P times as much.
+
+    Several layers: the joint matrix over their concatenated outputs, blocks between layers
+    included (Wu App. B, (44)–(47)); `M["fc1", "fc2"]` is such a block. It is defined by one shift
+    for each output of each layer, the same at all positions: the Hessian with respect to the
+    layers' biases (Wu (25)). `positions="shared"` asks for the same of one layer; with one position
+    there is no difference.
+
+    Two kinds. "gauss-newton" is what Wu calls M: Gᵀ A G. "hessian" is the second derivative itself,
+    by double backward. They agree where the model's output is piecewise linear in the layers'
+    outputs (ReLU, max-pooling, affine layers); behind tanh, GELU, attention or normalisation
+    they differ, and only the first is certain to be positive semi-definite.
+
+    Cost, in backward passes over the data: C for "gauss-newton" whatever the number of layers, if
+    C ≤ 256, otherwise `num_samples`, with targets drawn from the model's own distribution, which is
+    unbiased. For "hessian" one for each row of the matrix, times P for the own blocks of one layer.
+
+    Attributes:
+        matrix: E[M] (m, m), float64; layers one after the other.
+        kind: "gauss-newton" or "hessian".
+        positions: "own" or "shared".
+        num_positions: P of each layer; where batches differ, that of the last.
+        num_samples: Targets drawn for each sample; None where nothing was drawn.
+
+    Examples:
+        Under ½·mean ‖z − y‖² the curvature at the output is I; a layer below a weight w has w² of
+        it, and the block between the two is w.
+
+        >>> from eigenscape.losses import SquaredError
+        >>> model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+        >>> _ = torch.nn.init.constant_(model[1].weight, 3.0)
+        >>> risk = EmpiricalRisk(model, SquaredError(), (torch.ones(2, 1), torch.ones(2, 1)))
+        >>> OutputHessian(risk, "0").matrix.tolist()
+        [[9.0]]
+        >>> OutputHessian(risk).matrix.tolist()
+        [[9.0, 3.0], [3.0, 1.0]]
+
+    References:
+        Wu §3, §4.4, App. A and B. Grosse and Martens, 2016, for the positions' own blocks.
+    """
+
+    @full_precision()
+    def __init__(
+        self,
+        risk: EmpiricalRisk,
+        layers: str | Sequence[str] | None = None,
+        *,
+        kind: str = "gauss-newton",
+        positions: str | None = None,
+        num_samples: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Pass over the data once and form the matrix.
+
+        Args:
+            risk: The function to differentiate; its model must be an `nn.Module`.
+            layers: The name of a layer, or several; all linear layers and convolutions by default.
+            kind: "gauss-newton" or "hessian".
+            positions: "own" for the mean of the positions' own blocks, "shared" for one shift at
+                all positions. By default "own" for one layer and "shared" for several.
+            num_samples: Targets to draw for each sample. By default none where a sample has at most
+                256 outputs (exact), else 16. "hessian" draws none.
+            seed: Fixes the drawn targets.
+
+        Raises:
+            UnsupportedModelError: If a layer is no linear layer or convolution, or does not run
+                exactly once in a forward pass.
+            InvalidArgumentError: If layers repeat, or own blocks are asked of several.
+        """
+        found = _find_layers(risk, layers)
+        self.kind = require_choice(kind, KINDS, "OutputHessian(kind=...)")
+        usual = "own" if len(found) == 1 else "shared"
+        self.positions = require_choice(
+            usual if positions is None else positions, POSITIONS, "OutputHessian(positions=...)"
+        )
+        if self.positions == "own" and len(found) > 1:
+            raise InvalidArgumentError(
+                f"`OutputHessian(positions='own')` needs one layer; got {len(found)}, whose "
+                "positions have nothing to do with each other. Pass positions='shared'."
+            )
+        if num_samples is not None:
+            require_count(num_samples, "OutputHessian(num_samples=...)")
+        self.num_samples = num_samples if kind == "gauss-newton" else None
+        self.num_positions: dict[str, int] = {}
+        self._sizes: dict[str, tuple[int]] = {}
+        self._layers, self._dtype, self._device = found, risk.dtype, risk.device
+        with risk.ranks.together():
+            total = self._total(risk, seed)
+        self.matrix = symmetric(risk.ranks.sum(total) / risk.divisor)
+        self._space = ParamSpace(self._sizes)
+
+    def _total(self, risk: EmpiricalRisk, seed: int) -> Tensor:
+        """Add what every sample of this rank has."""
+        total = torch.zeros((), dtype=torch.float64, device=risk.device)
+        for batch in risk.batches:
+            with torch.enable_grad(), risk.evaluating():
+                shifts, prediction = _shifted(risk, self._layers, batch)
+                for layer, shift in zip(self._layers, shifts, strict=True):
+                    _, P, m = output_vectors(layer, shift).shape
+                    self.num_positions[_label(layer)], self._sizes[_label(layer)] = P, (m,)
+                if self.kind == "hessian":
+                    loss, _ = risk.loss.total(prediction, batch.target)
+                    slopes = _gradients(loss, shifts, create_graph=True)
+                    total = total + self._second(slopes, shifts)
+                    continue
+                require_tensor_output(prediction, "OutputHessian")
+                self.num_samples = draws_needed(prediction, self.num_samples)
+                for root in output_roots(risk, prediction, batch, self.num_samples, seed):
+                    total = total + gram(self._rows(_gradients(prediction, shifts, root)))
+        return total
+
+    def _rows(self, slopes: Sequence[Tensor]) -> Tensor:
+        """Return slopes as rows whose squares add up to the matrix."""
+        parts = [output_vectors(layer, s) for layer, s in zip(self._layers, slopes, strict=True)]
+        if self.positions == "shared":
+            return torch.cat([part.sum(1) for part in parts], dim=1)
+        return parts[0] / math.sqrt(parts[0].shape[1])
+
+    def _second(self, slopes: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
+        """Differentiate the slopes once more. The samples' blocks add up: no two of them mix."""
+        P = 1 if self.positions == "shared" else self.num_positions[_label(self._layers[0])]
+        total = torch.zeros((), dtype=torch.float64, device=slopes[0].device)
+        for position in range(P):
+            where = slice(None) if self.positions == "shared" else slice(position, position + 1)
+            rows = [self._sums(_gradients(v, shifts), where) for v in self._sums(slopes, where)]
+            total = total + torch.stack(rows).double() / P
+        return total.detach()
+
+    def _sums(self, tensors: Sequence[Tensor], where: slice) -> Tensor:
+        """Add tensors shaped like the outputs over samples and some positions."""
+        parts = [output_vectors(layer, t) for layer, t in zip(self._layers, tensors, strict=True)]
+        return torch.cat([part[:, where].sum(dim=(0, 1)) for part in parts])
+
+    @property
+    def space(self) -> ParamSpace:
+        """One vector for each layer, under the layer's name: its outputs."""
+        return self._space
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The parameters' dtype."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The parameters' device."""
+        return self._device
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Always."""
+        return True
+
+    @full_precision()
+    def matmat(self, X: Tensor) -> Tensor:
+        """Multiply columns (m, k)."""
+        return self.matrix.to(X) @ X
+
+    def top_pairs(self, num_pairs: int) -> EigenPairs:
+        """Return the largest eigenpairs. Cost: one eigendecomposition.
+
+        Args:
+            num_pairs: How many.
+
+        Returns:
+            The pairs, with residuals from real products.
+        """
+        m = len(self.matrix)
+        k = require_count(num_pairs, "top_pairs(num_pairs)", at_most=m)
+        values, vectors = (part.flip(-1)[..., :k] for part in torch.linalg.eigh(self.matrix))
+        return EigenPairs(
+            status=Status(True, f"{k} pairs from the eigendecomposition of {m}×{m}."),
+            num_products=k,
+            seed=0,
+            values=values,
+            vectors=vectors.to(self.dtype),
+            residuals=(self.matrix @ vectors - vectors * values).norm(dim=0),
+            which="largest",
+            tolerance=1e-6,
+        )
+
+
+def draws_needed(output: Tensor, num_samples: int | None) -> int | None:
+    """Return how many targets to draw for each sample; None where all roots are had exactly."""
+    if num_samples is None and not have_exact_roots(output):
+        return _DEFAULT_SAMPLES
+    return num_samples
+
+
+def output_roots(
+    risk: EmpiricalRisk, output: Tensor, batch: Batch, num_samples: int | None, seed: int
+) -> list[Tensor]:
+    """Return r_j, shaped like the model's output, with Σ_j r_j r_jᵀ = A, or its mean is.
+
+    Args:
+        risk: It has the loss.
+        output: The model's output.
+        batch: It has the targets.
+        num_samples: Targets to draw; None for exact roots.
+        seed: Fixes the drawn targets.
+
+    Returns:
+        The roots.
+    """
+    z = output.detach()
+    if num_samples is None:
+        return exact_roots(risk, z, batch)
+    noises = (sample_noise(batch, draw, seed, z.device) for draw in range(num_samples))
+    drawn = [risk.loss.sample_residual(z, batch.target, noise) for noise in noises]
+    return [residual / num_samples**0.5 for residual in drawn]
+
+
+def gram(vectors: Tensor) -> Tensor:
+    """Return Σ v vᵀ over everything but the last dimension, float64."""
+    flat = vectors.reshape(-1, vectors.shape[-1])
+    return (flat.T @ flat).double()
+
+
+def symmetric(matrix: Tensor) -> Tensor:
+    """Return the symmetric part."""
+    return (matrix + matrix.T) / 2
+
+
+def _label(layer: Layer) -> str:
+    """Return a name that is never empty: a model may be a layer itself."""
+    return layer.name or layer.params[0]
+
+
+def _find_layers(risk: EmpiricalRisk, names: str | Sequence[str] | None) -> list[Layer]:
+    if names is None:
+        owners = dict.fromkeys(name.rpartition(".")[0] or name for name in risk.space.names)
+        every = [find_layer(risk, name) for name in owners]
+        kept = {layer.name: layer for layer in reversed(every) if isinstance(layer.module, _LAYERS)}
+        found = list(kept.values())[::-1]
+    else:
+        found = [find_layer(risk, name) for name in ([names] if isinstance(names, str) else names)]
+    if not found:
+        raise EmptySelectionError(
+            "`OutputHessian(risk, layers)` found no linear layer or convolution. Name layers of "
+            "these kinds."
+        )
+    for layer in found:
+        if not isinstance(layer.module, _LAYERS):
+            raise UnsupportedModelError(
+                f"`OutputHessian(risk, {layer.name!r})` needs a linear layer or a convolution (1d "
+                f"or 2d); got {type(layer.module).__name__}. Name another layer."
+            )
+    labels = [layer.name for layer in found]
+    if len(set(labels)) < len(labels):
+        raise InvalidArgumentError(
+            f"`OutputHessian(risk, layers)` needs different layers; got {labels}. Name each once."
+        )
+    return found
+
+
+def _shifted(
+    risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch
+) -> tuple[list[Tensor], Any]:
+    """Run a batch with a zero added to each layer's output, to differentiate by."""
+    shifts: dict[str, list[Tensor]] = {layer.name: [] for layer in layers}
+
+    def add_to(layer: Layer) -> Any:
+        def shift(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            zero = torch.zeros_like(output, requires_grad=True)
+            shifts[layer.name].append(zero)
+            return output + zero
+
+        return layer.module.register_forward_hook(shift)
+
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.callback(add_to(layer).remove)
+        prediction = risk.output(risk.parameters(), batch)
+    for layer in layers:
+        if (calls := len(shifts[layer.name])) != 1:
+            raise UnsupportedModelError(
+                f"`OutputHessian`: layer '{_label(layer)}' ran {calls} times in one forward pass; "
+                "it has not one output. Name the layers that run once."
+            )
+    return [shifts[layer.name][0] for layer in layers], prediction
+
+
+def _gradients(
+    head: Tensor,
+    leaves: Sequence[Tensor],
+    cotangent: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+) -> tuple[Tensor, ...]:
+    """Differentiate; zero where nothing depends on a leaf."""
+    if not head.requires_grad:
+        return tuple(torch.zeros_like(leaf) for leaf in leaves)
+    settings: Any = dict(retain_graph=True, create_graph=create_graph, materialize_grads=True)
+    return torch.autograd.grad(head, leaves, cotangent, **settings)
