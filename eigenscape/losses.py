@@ -119,17 +119,16 @@ class CrossEntropy(Loss):
         return total, count.to(z.device)
 
     def hessian_at(self, output: Tensor, target: Tensor) -> OutputProduct:
-        """Return t ↦ s (p∘t − p pᵀt) at every position."""
+        """Return t ↦ s (p∘t − p pᵀt) at every position; it keeps p, and makes its result alone."""
         dim = self._class_dim(output, target)
-        z, y, is_index = self.aligned(output, target)
-        p = z.detach().softmax(1)
-        sp = self._term_weights(z, y, is_index) * p
+        s = self._restored(self._term_weights(*self.aligned(output, target)), dim)
+        p = output.detach().softmax(dim)
+        if self.next_token:  # there s is zero, and the logits may be anything
+            p.movedim(dim, 1)[:, :, -1:] = 0
 
         def product(tangent: Tensor) -> Tensor:
-            t = tangent.movedim(dim, 1)
-            if self.next_token:
-                t = t[:, :, :-1]
-            return self._restored(sp * (t - (p * t).sum(1, keepdim=True)), dim)
+            bent = p * tangent
+            return bent.addcmul_(p, bent.sum(dim, keepdim=True), value=-1).mul_(s)
 
         return product
 

@@ -1,5 +1,6 @@
 """Losses against `torch.nn.functional` over all data at once, their curvature against autograd."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from eigenscape.errors import (
     EigenscapeError,
@@ -197,6 +200,53 @@ def test_residual_is_the_slope(name: str) -> None:
 def test_term_dims_are_dimensions_of_the_output(name: str) -> None:
     loss, z, y, _ = EXACT[name]
     assert set(loss.term_dims(z, y)) <= set(range(z.ndim))
+
+
+class Live(TorchDispatchMode):
+    """Counts the numbers in tensors that were made inside and are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {t.untyped_storage()._cdata for t in tree_leaves(args) if isinstance(t, Tensor)}
+        found = func(*args, **(kwargs or {}))
+        for tensor in (t for t in tree_leaves(found) if isinstance(t, Tensor)):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in given | self.sizes.keys():
+                self.sizes[storage._cdata] = storage.nbytes() // tensor.element_size()
+                weakref.finalize(storage, self.sizes.pop, storage._cdata, None)
+        self.peak = max(self.peak, sum(self.sizes.values()))
+        return found
+
+
+MANY = 5003
+
+
+@pytest.mark.parametrize("next_token", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_many_classes_are_held_once(next_token: bool, smoothing: float, weighted: bool) -> None:
+    """The curvature keeps one tensor like the output; a product makes its result and no other."""
+    z, t = logits(3, 7, MANY), logits(3, 7, MANY).flip(0)
+    y = torch.arange(21).reshape(3, 7) * 200
+    y[1, 2] = -100
+    weights = torch.linspace(0.5, 2.0, MANY, dtype=torch.float64) if weighted else None
+    loss = CrossEntropy(weights, label_smoothing=smoothing, next_token=next_token)
+    with Live() as live:
+        product = loss.hessian_at(z, y)
+    assert sum(live.sizes.values()) < 1.1 * z.numel()
+    with Live() as live:
+        found = product(t)
+    assert live.peak < 1.1 * z.numel()
+    shifted = torch.cat([y[:, 1:], torch.full((3, 1), -100)], 1) if next_token else y
+    p, kept = z.softmax(-1), shifted != -100
+    w = torch.ones(MANY, dtype=torch.float64) if weights is None else weights
+    s = ((1 - smoothing) * w[shifted.clamp_min(0)] + smoothing * w.mean()) * kept
+    expected = s[..., None] * (p * t - p * (p * t).sum(-1, keepdim=True))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [n for n in EXACT if not n.startswith(("callable", "nll"))])

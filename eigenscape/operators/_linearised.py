@@ -73,15 +73,12 @@ class Program:
                 [torch.zeros_like(t) for t in theta],
                 [] if kind == "residual" else [u],
             ],
+            num_fixed=_PUSH,
+            num_early=2,  # z and ż
+            compiled=compiled,
         )
-        if compiled:
-            self._staged.compile(_PUSH, _PULL)
         self._z, self._dz, *self._results = self._staged.outputs
-        self._lasting = {
-            *self._staged.needs(_PUSH),
-            *self._staged.needs(_PULL),
-            *self._staged.outputs,
-        }
+        self._lasting = self._staged.needs(_PUSH) | self._staged.needs(_PULL)
 
     def prepare(self, risk: EmpiricalRisk, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Run what does not depend on the vector.
@@ -94,10 +91,11 @@ class Program:
             The output z, and the values to keep.
         """
         theta, rest = _inputs(risk, batch)
-        known = self._staged.run(_VALUES, [*theta, *rest], {})
-        z = known[self._z]
+        found = self._staged.run(_VALUES, [*theta, *rest], {})
+        z = found[self._z]
         r = [] if self._kind == "gauss-newton" else [risk.loss.residual(z, batch.target)]
-        known |= self._staged.run(_SLOPES, r, known)
+        known = {name: found.pop(name) for name in list(found) if name in self._lasting}
+        known |= self._staged.run(_SLOPES, r, known, spent=found)
         return z, {name: value for name, value in known.items() if name in self._lasting}
 
     def push(
@@ -108,8 +106,9 @@ class Program:
         return self._staged.run(_PUSH, columns, known, columns=stacks)
 
     def moved(self, pushed: dict[str, Tensor]) -> Tensor | None:
-        """Return J v; None where the output does not depend on any parameter."""
-        return pushed.get(self._dz)
+        """Take J v, out unless `pull` needs it; None where z does not depend on any parameter."""
+        take = pushed.get if self._dz in self._staged.needs(_PULL) else pushed.pop
+        return take(self._dz, None)
 
     def pull(
         self,
@@ -119,9 +118,13 @@ class Program:
         *,
         batched: bool,
     ) -> list[Tensor | None]:
-        """Return the product, one tensor per parameter; None where it is a constant, zero."""
+        """Return the product, one tensor per parameter; None where it is a constant, zero.
+
+        What was pushed is freed on the way.
+        """
         stacks = frozenset(pushed) if batched else None
-        found = pushed | self._staged.run(_PULL, bent, known | pushed, columns=stacks)
+        ready = {name: pushed[name] for name in self._results if name in pushed}
+        found = self._staged.run(_PULL, bent, known, columns=stacks, spent=pushed) | ready
         return [found.get(name) for name in self._results]
 
 
@@ -132,7 +135,7 @@ class LinearisedGraph(BatchGraph):
         self, program: Program, risk: EmpiricalRisk, batch: Batch, curvature: Curvature
     ) -> None:
         """Run those stages; call it inside `evaluating()`."""
-        self._program, self._kind = program, program._kind
+        self.program, self._kind = program, program._kind
         parameters = risk.parameters()
         self._shapes = list(parameters.values())
         with torch.no_grad():
@@ -149,10 +152,10 @@ class LinearisedGraph(BatchGraph):
     def product(self, rows: Tensor, *, batched: bool) -> Tensor:
         """Multiply the rows."""
         columns = split_rows(rows, self._shapes)
-        pushed = self._program.push(columns, self._known, batched=batched)
+        pushed = self.program.push(columns, self._known, batched=batched)
         bent: list[Tensor] = []
         if self._at_output is not None:
-            moved = self._program.moved(pushed)
+            moved = self.program.moved(pushed)
             if moved is None:
                 return torch.zeros_like(rows)
             bent = [
@@ -160,7 +163,8 @@ class LinearisedGraph(BatchGraph):
                 if batched
                 else self._at_output(moved)
             ]
-        parts = self._program.pull(bent, self._known, pushed, batched=batched)
+            del moved
+        parts = self.program.pull(bent, self._known, pushed, batched=batched)
         return join_rows(parts, rows, self._shapes)
 
 

@@ -3,11 +3,19 @@
 Forward mode gives constant inputs a tangent of zeros and multiplies it all the same; forward and
 backward passes repeat each other; and copies that protect against writing in place are not needed
 where nothing is written in place. Values change by rounding at most.
+
+What is kept between two parts of a trace is a cut through it: see `smallest_cut`.
 """
 
+import math
+import operator
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor, fx
 
 from eigenscape.errors import UnsupportedModelError
@@ -75,6 +83,7 @@ def simplify(graph: fx.Graph) -> None:
             raise UnsupportedModelError(f"'{schema.name}' writes into its arguments")
     _fold_zeros(graph)
     _merge_equal(graph)
+    _reuse_softmax(graph)
     _join_products(graph)
     graph.eliminate_dead_code()
 
@@ -193,6 +202,47 @@ def _frozen(value: Any) -> Any:
     return value if isinstance(value, fx.Node) else (type(value), repr(value))
 
 
+def _reuse_softmax(graph: fx.Graph) -> None:
+    """Turn Σ(exp(x − max)·t) / Σexp(x − max), a derivative's softmax, into Σ(softmax(x)·t)."""
+    softmax = {n.args[:2]: n for n in graph.nodes if n.target is _aten._softmax.default}
+    for node in list(graph.nodes):
+        if node.target is not _aten.div.Tensor:
+            continue
+        above, below = node.args
+        if not (_is_sum(above) and _is_sum(below) and above.args[1:] == below.args[1:]):
+            continue
+        product, weights = above.args[0], below.args[0]
+        shifted = weights.args[0] if weights.target is _aten.exp.default else None
+        if product.target is not _aten.mul.Tensor or not isinstance(shifted, fx.Node):
+            continue
+        if shifted.target is not _aten.sub.Tensor or len(above.args[1]) != 1:
+            continue
+        known = softmax.get((shifted.args[0], above.args[1][0]))
+        other = [a for a in product.args if a is not weights]
+        if known is None or len(other) != 1 or not _is_maximum(shifted.args[1], known):
+            continue
+        with graph.inserting_before(node):
+            weighted = graph.call_function(_aten.mul.Tensor, (known, other[0]))
+            summed = graph.call_function(_aten.sum.dim_IntList, (weighted, *above.args[1:]))
+        weighted.meta.update(product.meta)
+        summed.meta.update(node.meta)
+        _replace(node, summed)
+
+
+def _is_sum(node: Any) -> bool:
+    return isinstance(node, fx.Node) and node.target is _aten.sum.dim_IntList and not node.kwargs
+
+
+def _is_maximum(node: Any, softmax: fx.Node) -> bool:
+    """Tell whether a value is the maximum along the dimension of a softmax, of its argument."""
+    return (
+        isinstance(node, fx.Node)
+        and node.target is _aten.amax.default
+        and node.args[0] is softmax.args[0]
+        and node.args[1] == [softmax.args[1]]
+    )
+
+
 def _join_products(graph: fx.Graph) -> None:
     """Turn A B + C into one operation where the product is used for nothing else."""
     for node in list(graph.nodes):
@@ -252,4 +302,98 @@ def reuse_memory(graph: fx.Graph) -> None:
 def _is_free(node: Any, user: fx.Node) -> bool:
     if not isinstance(node, fx.Node) or set(node.users) != {user} or not _same_kind(node, user):
         return False
-    return node.target in _FRESH or node.target in _IN_PLACE.values()
+    return node.target in _IN_PLACE.values() or node.target in _FRESH or _is_pointwise(node)
+
+
+_MADE_FROM_NOTHING = {*_ZEROS, *_FILLED, _aten.arange.start_step, _aten.arange.default}
+_MANY_VIEWS: set[Any] = {_aten.unbind.int, _aten.split.Tensor, _aten.split_with_sizes.default}
+_PARTS = 2**28  # of all bytes; capacities are 32-bit integers, and so is their sum
+_ENDLESS = 2**30
+
+
+def smallest_cut(
+    nodes: Sequence[fx.Node],
+    wanted: Iterable[fx.Node],
+    *,
+    again: float,
+    free: Collection[fx.Node] = (),
+    movable: Collection[fx.Node] = (),
+) -> set[fx.Node]:
+    """Choose the values to keep, so that with little memory the wanted ones can be had from them.
+
+    What is not kept is computed again: views and operations on single entries, never a product, a
+    sum or a random number. Keeping a value costs its bytes, and computing one again a part of them;
+    the choice is a minimum cut, the latest one where there are several.
+
+    Args:
+        nodes: The trace up to where it is cut, in order. What it takes from elsewhere is at hand.
+        wanted: Nodes among them whose values are needed beyond the cut.
+        again: What computing a value again counts for, as a share of keeping it.
+        free: Nodes among them that are kept in any case, at no cost.
+        movable: Nodes among them that nobody needs before the cut: they may run beyond it.
+
+    Returns:
+        The nodes whose values are to be kept.
+    """
+    number = {node: i for i, node in enumerate(nodes)}
+    source, sink = 2 * len(nodes), 2 * len(nodes) + 1  # node i is the edge from 2i to 2i + 1
+    unit = max(1.0, sum(_nbytes(node) for node in nodes) / _PARTS)
+    edges: list[tuple[int, int, int]] = []
+    for node, i in number.items():
+        size = 0 if node in free else math.ceil(_nbytes(node) / unit)
+        kept = _ENDLESS if _value(node) is None else size
+        cost = 0 if node in movable else _cost_again(node, math.ceil(again * size))
+        edges += [(2 * i, 2 * i + 1, kept), (source, 2 * i, cost)]
+        if cost < _ENDLESS:
+            inputs = {number[a] for a in node.all_input_nodes if a in number}
+            edges += [(2 * j + 1, 2 * i, _ENDLESS) for j in sorted(inputs)]
+    edges += [(2 * number[node] + 1, sink, _ENDLESS) for node in dict.fromkeys(wanted)]
+    beyond = _beyond(edges, source, sink)
+    return {node for node, i in number.items() if beyond[2 * i + 1] and not beyond[2 * i]}
+
+
+def _beyond(edges: Sequence[tuple[int, int, int]], source: int, sink: int) -> list[bool]:
+    """Return which points lie beyond the minimum cut that is nearest to the sink."""
+    starts, ends, capacities = np.array(edges, dtype=np.int32).T
+    capacity = csr_matrix((capacities, (starts, ends)), shape=(sink + 1, sink + 1))
+    flow = maximum_flow(capacity, source, sink).flow
+    left = (capacity - flow).tocoo()
+    before: dict[int, list[int]] = {}
+    for start, end, rest in zip(left.row.tolist(), left.col.tolist(), left.data, strict=True):
+        if rest > 0:
+            before.setdefault(end, []).append(start)
+    beyond, waiting = [False] * (sink + 1), [sink]
+    while waiting:
+        point = waiting.pop()
+        if not beyond[point]:
+            beyond[point] = True
+            waiting += before.get(point, [])
+    return beyond
+
+
+def _nbytes(node: fx.Node) -> int:
+    value = _value(node)
+    return 0 if value is None else value.numel() * value.element_size()
+
+
+def _cost_again(node: fx.Node, cost: int) -> int:
+    """Return the cost of doing it again: none for a view, endless for what is not cheap."""
+    if node.op == "get_attr" or _is_view(node):
+        return 0
+    if _is_pointwise(node) or node.target in _MADE_FROM_NOTHING:
+        return cost
+    return _ENDLESS
+
+
+def _is_view(node: fx.Node) -> bool:
+    if node.target is operator.getitem:
+        (many,) = node.all_input_nodes
+        return many.target in _MANY_VIEWS
+    if node.target is _aten.reshape.default or node.target in _MANY_VIEWS:
+        return True
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
+def _is_pointwise(node: fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags

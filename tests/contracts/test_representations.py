@@ -3,12 +3,17 @@
 import copy
 import shutil
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from eigenscape.errors import InvalidArgumentError, SubstitutionWarning, UnsupportedModelError
@@ -18,6 +23,7 @@ from eigenscape.operators import Fisher, GaussNewton, Hessian, Residual
 from eigenscape.operators._linearised import Program
 from eigenscape.operators._product_plan import Work, plan_products
 from eigenscape.operators._staged import Staged
+from eigenscape.operators._trace_passes import _is_pointwise, _is_view, smallest_cut
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.testing import check_operator
 from tests.cases import TABLE, case, mlp
@@ -160,6 +166,23 @@ def test_a_product_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     assert "disagrees" in H.plan.explain()
 
 
+def spoilt_together(
+    self: Program, *args: Any, batched: bool, **options: Any
+) -> list[Tensor | None]:
+    return (spoilt if batched else RIGHT)(self, *args, batched=batched, **options)
+
+
+def test_columns_that_disagree_with_single_ones_are_multiplied_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Program, "pull", spoilt_together)
+    c = case("mlp-relu")
+    H = Hessian(c.risk(), representation="linearised")
+    close(H.to_dense(), c.hessian())
+    assert H.plan.chosen == "linearised"
+    assert not H._can_batch
+
+
 class Checkpointed(nn.Module):
     """Evaluates its middle again during the backward pass, which no trace can follow."""
 
@@ -275,6 +298,107 @@ def test_values_that_are_kept_are_never_written_over() -> None:
         (expected,) = function([a], [scale * v])
         torch.testing.assert_close(staged.run(1, [scale * v], known)[staged.outputs[0]], expected)
     assert torch.equal(a, X[0])
+
+
+# --- what is kept ---
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of tensors that were made inside and are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {t.untyped_storage()._cdata for t in tree_leaves(args) if isinstance(t, Tensor)}
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor) and not isinstance(tensor, FakeTensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in given and storage._cdata not in self.sizes:
+                    self.sizes[storage._cdata] = storage.nbytes()
+                    weakref.finalize(storage, self.sizes.pop, storage._cdata, None)
+        self.peak = max(self.peak, sum(self.sizes.values()))
+        return found
+
+
+def gelu_and_norm() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 5),
+        nn.GELU(),
+        nn.LayerNorm(5),
+        nn.Linear(5, 6),
+        nn.Softmax(-1),
+        nn.Linear(6, 3),
+    ).double()
+
+
+@pytest.mark.parametrize("operator", [Hessian, GaussNewton, Residual])
+def test_recomputing_changes_no_bit_and_keeps_less(
+    operator: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    risk = risk_of(gelu_and_norm())
+    v = torch.randn(risk.space.size, generator=GENERATOR, dtype=torch.float64)
+    found = {}
+    for again in (1 / 4, 4.0):  # as a rule, and never but for views
+        monkeypatch.setattr("eigenscape.operators._staged._AGAIN", again)
+        A = operator(risk, representation="linearised")
+        found[again] = (A @ v, A.kept_bytes)
+    assert torch.equal(found[1 / 4][0], found[4.0][0])
+    assert found[1 / 4][1] < found[4.0][1]
+
+
+def test_what_is_computed_again_is_cheap() -> None:
+    """In stages of a product, whatever needs no vector works on single entries or is a view."""
+    risk = risk_of(gelu_and_norm())
+    H = Hessian(risk, representation="linearised")
+    H @ torch.ones(H.shape[0], dtype=torch.float64)
+    (program,) = H._programs.values()
+    again = []
+    for stage in (2, 3):
+        moving = {node.name for own in program._staged._own[2:] for node in own}
+        moving |= set(program._staged._gives[2])
+        for node in program._staged._modules[stage].graph.nodes:
+            if node.op == "call_function":
+                if any(a.name in moving for a in node.all_input_nodes):
+                    moving.add(node.name)
+                else:
+                    again.append(node)
+    assert again
+    assert all(_is_view(node) or _is_pointwise(node) for node in again)
+
+
+def test_the_smallest_cut_weighs_bytes_against_work() -> None:
+    """x (4 numbers) leads by two operations to y (16 numbers), which is wanted."""
+
+    def function(x: Tensor) -> Tensor:
+        return (x[:, None] * x).exp()
+
+    traced = make_fx(function, tracing_mode="fake")(torch.ones(4))
+    nodes = [node for node in traced.graph.nodes if node.op != "output"]
+    x, y = nodes[0], nodes[-1]
+    assert smallest_cut(nodes, [y], again=0.25) == {x}  # 4 + (16 + 16) / 4 < 16
+    assert smallest_cut(nodes, [y], again=0.5) == {y}
+    assert smallest_cut(nodes, [y], again=0.5, free=[x]) == {y}
+    assert smallest_cut(nodes, [y], again=0.5, movable=nodes[1:]) == {x}
+
+
+def test_one_column_of_a_product_takes_no_more_than_twice_what_is_kept() -> None:
+    """While it is set up, too: no two columns at a time, and nothing is held twice."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(8)])
+    x = torch.randn(512, 32, generator=GENERATOR)
+    risk = EmpiricalRisk(model, CrossEntropy(), (x, torch.arange(512) % 32), batch_size=512)
+    H = Hessian(risk, representation="linearised")
+    v = torch.ones(risk.space.size)
+    with Live() as live:
+        H @ v
+    assert live.peak < 4 * H.kept_bytes
+    with Live() as live:
+        H @ v
+    assert live.peak < 2 * H.kept_bytes
 
 
 def matrix_products(operator: Any) -> int:
