@@ -14,7 +14,7 @@ export MPLBACKEND ?= Agg
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: help install demo test check docs bench clean
+.PHONY: help install demo test check docs bench reproduction clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -39,6 +39,9 @@ docs: $(VENV)/.stamp-docs ## Build the documentation into site/; a warning is an
 
 bench: $(VENV)/.stamp-bench ## Compare with other libraries (BENCH_ARGS="...")
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+
+reproduction: $(VENV)/.stamp ## Write docs/reproduction.md from the records in results/studies
+	$(BIN)/eigenscape claims --page docs/reproduction.md
 
 clean: ## Remove what the other targets made, but for .venv
 	rm -rf site runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

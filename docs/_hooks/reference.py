@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SECTIONS = {
     "concepts": ("Concepts", "What the words mean, and which matrix answers which question."),
     "how-to": ("How to", "One task a page, from your own model to the answer."),
+    "gallery": ("Gallery", "One question a page, from data to picture."),
 }
 
 

@@ -7,12 +7,14 @@ import typer
 
 from eigenscape.cli import _verb, data
 from eigenscape.cli.analyze import analyze
+from eigenscape.cli.claims import claims
 from eigenscape.cli.compare import compare
 from eigenscape.cli.demo import demo
 from eigenscape.cli.env import env
 from eigenscape.cli.ls import ls
 from eigenscape.cli.models import models
 from eigenscape.cli.show import show
+from eigenscape.cli.study import study
 from eigenscape.cli.train import train
 
 app = typer.Typer(
@@ -30,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (demo, analyze, train, ls, show, compare, models, env):
+for command in (demo, analyze, train, study, claims, ls, show, compare, models, env):
     app.command()(_verb.verb(command, in_parallel=command is analyze))
 app.add_typer(data.app, name="data")
 

@@ -14,11 +14,14 @@ from typing import Any
 
 from torch import Tensor
 
+from eigenscape.records import storable
+
 Numbers = Sequence[float]
 Colour = str | float
 Table = dict[str, list[Any]]
 
 
+@storable
 @dataclass(frozen=True)
 class Line:
     """A curve.
@@ -42,6 +45,7 @@ class Line:
     group: str | None = None
 
 
+@storable
 @dataclass(frozen=True)
 class Band:
     """The area between two curves: an uncertainty."""
@@ -53,6 +57,7 @@ class Band:
     label: str | None = None
 
 
+@storable
 @dataclass(frozen=True)
 class Points:
     """Single values, with error bars and stems where wanted.
@@ -82,6 +87,7 @@ class Points:
     group: str | None = None
 
 
+@storable
 @dataclass(frozen=True)
 class Bars:
     """Upright bars between edges: a histogram."""
@@ -92,6 +98,7 @@ class Bars:
     label: str | None = None
 
 
+@storable
 @dataclass(frozen=True)
 class Heat:
     """A matrix of positive numbers on a logarithmic ramp; what is not positive stays empty.
@@ -111,6 +118,25 @@ class Heat:
     label: str
 
 
+@storable
+@dataclass(frozen=True)
+class Raster:
+    """A matrix with too many cells to name them, first row on top.
+
+    Attributes:
+        values: Rows of numbers.
+        label: What the colour means.
+        limits: Values of the ends of the colours; those of the matrix by default.
+        log: Whether colours follow the logarithm; what is not positive stays empty then.
+    """
+
+    values: Sequence[Numbers]
+    label: str
+    limits: tuple[float, float] | None = None
+    log: bool = False
+
+
+@storable
 @dataclass(frozen=True)
 class Rule:
     """A straight line across the panel with a short text at its end."""
@@ -121,6 +147,7 @@ class Rule:
     colour: Colour = "muted"
 
 
+@storable
 @dataclass(frozen=True)
 class Note:
     """A short text at a point."""
@@ -131,9 +158,10 @@ class Note:
     colour: Colour = "ink"
 
 
-Mark = Line | Band | Points | Bars | Heat | Rule | Note
+Mark = Line | Band | Points | Bars | Heat | Raster | Rule | Note
 
 
+@storable
 @dataclass(frozen=True)
 class Axis:
     """One axis.
@@ -155,6 +183,7 @@ class Axis:
     whole: bool = False
 
 
+@storable
 @dataclass(frozen=True)
 class Panel:
     """Marks on one pair of axes."""
@@ -165,6 +194,7 @@ class Panel:
     title: str = ""
 
 
+@storable
 @dataclass(frozen=True)
 class Picture:
     """One figure of one or more panels.
@@ -172,12 +202,13 @@ class Picture:
     Attributes:
         name: Its file name, without ending.
         title: What it shows, in a few words.
-        panels: Side by side.
+        panels: Side by side, three in a row.
         table: The numbers behind it, as columns.
         notes: What is not on the page although it is in the numbers.
         rows: How many layers or stages are listed downwards; 0 where none are.
         pick: Whether a reader may pick one of the groups.
         linked: Whether the panels share their horizontal axis.
+        shows: What is seen, in a sentence or two, where no page of words says it.
     """
 
     name: str
@@ -188,6 +219,7 @@ class Picture:
     rows: int = 0
     pick: bool = False
     linked: bool = False
+    shows: str = ""
 
     def groups(self) -> list[str]:
         """Return the groups that can be picked, in their order and each once."""
@@ -204,6 +236,13 @@ def ends(panel: Panel, side: str) -> tuple[float, float]:
     shown = [v for mark in drawn for v in (mark.x if side == "x" else mark.y)]
     positive = [v for v in shown if 0 < v < math.inf]
     return (min(positive), max(positive)) if positive else (0.1, 1.0)
+
+
+def raster_limits(mark: Raster) -> tuple[float, float]:
+    """Return the values at the ends of a matrix's colours, never the same one twice."""
+    shown = [v for row in mark.values for v in row if math.isfinite(v) and (v > 0 or not mark.log)]
+    low, high = mark.limits or ((min(shown), max(shown)) if shown else (0.1, 1.0))
+    return low, high if high > low else low + max(abs(low), 1.0) * 1e-2
 
 
 def numbers(tensor: Tensor) -> list[float]:

@@ -16,8 +16,10 @@ from eigenscape.report._marks import (
     Panel,
     Picture,
     Points,
+    Raster,
     Rule,
     ends,
+    raster_limits,
 )
 from eigenscape.report._numbers import colour_ticks, short
 from eigenscape.report._style import HEAT_LIGHT, RC, colour, shorten
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 6.8  # inches: the text width of a page
 _MANY = 24
+_ACROSS = 3  # panels in a row
 
 
 @contextmanager
@@ -51,7 +54,10 @@ def size_of(picture: Picture) -> tuple[float, float]:
         return side * 1.15, side
     height = 0.9 + 0.19 * picture.rows if picture.rows else 2.7
     height = max(height, 2.6 if any(p.y.ticks is None for p in picture.panels) else 1.6)
-    return (4.6 if len(picture.panels) == 1 and not picture.rows else _WIDTH), min(height, 14.0)
+    high = -(-len(picture.panels) // _ACROSS)
+    return (4.6 if len(picture.panels) == 1 and not picture.rows else _WIDTH), min(
+        height * (0.85 * high + 0.15), 22.0
+    )
 
 
 def make_figure(picture: Picture) -> "Figure":
@@ -66,9 +72,14 @@ def make_figure(picture: Picture) -> "Figure":
 
 def fill_figure(figure: "Figure", picture: Picture) -> "Axes":
     """Draw a whole picture on a figure, and return the first axes."""
-    all_axes = figure.subplots(1, len(picture.panels), squeeze=False, sharex=picture.linked)[0]
+    across = min(len(picture.panels), _ACROSS)
+    down = -(-len(picture.panels) // across)
+    grid = figure.subplots(down, across, squeeze=False, sharex=picture.linked)
+    all_axes = list(grid.flat)
+    for axes in all_axes[len(picture.panels) :]:
+        axes.remove()
     before: Panel | None = None
-    for axes, panel in zip(all_axes, picture.panels, strict=True):
+    for axes, panel in zip(all_axes, picture.panels, strict=False):
         draw_panel(panel, axes)
         if before is not None and picture.linked:
             axes.set_ylabel("")
@@ -88,7 +99,7 @@ def draw_panel(panel: Panel, axes: "Axes") -> None:
     for mark in panel.marks:
         handle = _DRAW[type(mark)](axes, mark, panel)
         label = getattr(mark, "label", None)
-        if label and handle is not None and not isinstance(mark, Heat):
+        if label and handle is not None and not isinstance(mark, Heat | Raster):
             labelled.append((handle, label))
     if panel.title:
         axes.set_title(panel.title, parse_math=False)
@@ -216,6 +227,24 @@ def _heat(axes: "Axes", mark: Heat, panel: Panel) -> Any:
     return image
 
 
+def _raster(axes: "Axes", mark: Raster, panel: Panel) -> Any:
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+
+    low, high = raster_limits(mark)
+    image = axes.imshow(
+        mark.values,
+        cmap=LinearSegmentedColormap.from_list("eigenscape", HEAT_LIGHT),
+        norm=LogNorm(low, high, clip=True) if mark.log else Normalize(low, high, clip=True),
+        aspect="auto",
+        interpolation="nearest",
+        zorder=1,  # above the grid
+    )
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.set_label(mark.label, parse_math=False)
+    return image
+
+
 def _rule(axes: "Axes", mark: Rule, panel: Panel) -> None:
     tint = colour(mark.colour)
     if mark.upright:
@@ -250,6 +279,7 @@ _DRAW: dict[type[Mark], Callable[..., Any]] = {
     Points: _points,
     Bars: _bars,
     Heat: _heat,
+    Raster: _raster,
     Rule: _rule,
     Note: _note,
 }

@@ -17,8 +17,8 @@ def short(value: object, digits: int = 4) -> str:
         The text.
 
     Examples:
-        >>> short(-0.000012345), short(1234567.0), short(0.5), short(None)
-        ('−1.234 × 10⁻⁵', '1.235 × 10⁶', '0.5', '–')
+        >>> short(-0.000012345), short(1234567.0), short(0.5), short(None), short(123.4, 2)
+        ('−1.234 × 10⁻⁵', '1.235 × 10⁶', '0.5', '–', '120')
     """
     if value is None:
         return "–"
@@ -29,7 +29,10 @@ def short(value: object, digits: int = 4) -> str:
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else ("∞" if value > 0 else "−∞")
     if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:.{digits}g}".replace("-", "−") if abs(value) < 1e4 else _whole(value)
+        if abs(value) >= 1e4:
+            return _whole(value)
+        text = f"{value:.{digits}g}"
+        return (f"{float(text):.0f}" if "e" in text else text).replace("-", "−")
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     mantissa = mantissa.rstrip("0").rstrip(".").replace("-", "−")
     return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPT)}"

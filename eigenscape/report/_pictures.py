@@ -4,12 +4,22 @@ from functools import singledispatch
 
 from eigenscape.analyses import (
     Analysis,
+    Autocorrelation,
+    Autocorrelations,
+    EigenspaceOverlap,
+    EigenvectorCorrespondence,
+    EigenvectorRank,
     ExactTrace,
+    FullApproximation,
     GradientOverlap,
+    KroneckerFit,
     LayerCurvature,
     LayerSpectrum,
+    LogitGradients,
     MatrixSpectrum,
     Outliers,
+    OutputSpaceOverlap,
+    OverlapPrediction,
     Plan,
     Point,
 )
@@ -26,8 +36,16 @@ from eigenscape.linalg import (
 )
 from eigenscape.pairs import EigenPairs
 from eigenscape.records import Record
-from eigenscape.report import _layer_pictures, _spectra, _values
+from eigenscape.report import (
+    _layer_pictures,
+    _spectra,
+    _theory_pictures,
+    _values,
+    kronecker_pictures,
+)
 from eigenscape.report._marks import Picture
+from eigenscape.report.study_result import StudyResult
+from eigenscape.theory import Decoupling, FiniteWidthCurve, TwoLayerHessian
 from eigenscape.train import Training
 
 
@@ -161,3 +179,73 @@ def _(record: SpectralNorm) -> list[Picture]:
 @pictures_of.register
 def _(record: Training) -> list[Picture]:
     return [_values.training_picture(record)]
+
+
+@pictures_of.register
+def _(record: StudyResult) -> list[Picture]:
+    return list(record.pictures)
+
+
+@pictures_of.register
+def _(record: Autocorrelation) -> list[Picture]:
+    return [kronecker_pictures.autocorrelation_picture(record)]
+
+
+@pictures_of.register
+def _(record: Autocorrelations) -> list[Picture]:
+    return [kronecker_pictures.autocorrelations_picture(record)]
+
+
+@pictures_of.register
+def _(record: EigenspaceOverlap) -> list[Picture]:
+    return [kronecker_pictures.overlap_picture(record)]
+
+
+@pictures_of.register
+def _(record: OverlapPrediction) -> list[Picture]:
+    return [kronecker_pictures.prediction_picture(record)]
+
+
+@pictures_of.register
+def _(record: EigenvectorCorrespondence) -> list[Picture]:
+    return [kronecker_pictures.correspondence_picture(record)]
+
+
+@pictures_of.register
+def _(record: EigenvectorRank) -> list[Picture]:
+    return [kronecker_pictures.rank_picture(record)]
+
+
+@pictures_of.register
+def _(record: KroneckerFit) -> list[Picture]:
+    return [kronecker_pictures.fit_picture(record)]
+
+
+@pictures_of.register
+def _(record: FullApproximation) -> list[Picture]:
+    return [kronecker_pictures.full_picture(record)]
+
+
+@pictures_of.register
+def _(record: LogitGradients) -> list[Picture]:
+    return [kronecker_pictures.logit_picture(record)]
+
+
+@pictures_of.register
+def _(record: OutputSpaceOverlap) -> list[Picture]:
+    return [kronecker_pictures.output_space_picture(record)]
+
+
+@pictures_of.register
+def _(record: FiniteWidthCurve) -> list[Picture]:
+    return [_theory_pictures.width_picture(record)]
+
+
+@pictures_of.register
+def _(record: TwoLayerHessian) -> list[Picture]:
+    return [_theory_pictures.two_layer_picture(record)]
+
+
+@pictures_of.register
+def _(record: Decoupling) -> list[Picture]:
+    return [_theory_pictures.decoupling_picture(record)]

@@ -20,8 +20,10 @@ from eigenscape.report._marks import (
     Panel,
     Picture,
     Points,
+    Raster,
     Rule,
     ends,
+    raster_limits,
 )
 from eigenscape.report._numbers import colour_ticks, short
 from eigenscape.report._style import DARK, HEAT_DARK, HEAT_LIGHT, LIGHT, colour, shorten
@@ -52,7 +54,7 @@ def palettes(pictures: Sequence[Picture]) -> dict[str, dict[str, str]]:
         for picture in pictures
         for panel in picture.panels
         for mark in panel.marks
-        if not isinstance(mark, Heat) and not isinstance(mark.colour, str)
+        if not isinstance(mark, Heat | Raster) and not isinstance(mark.colour, str)
     }
     themes = {}
     for theme, roles, heat in (("light", LIGHT, HEAT_LIGHT), ("dark", DARK, HEAT_DARK)):
@@ -248,6 +250,28 @@ def _heat(
     data.append(trace)
 
 
+def _raster(
+    mark: Raster, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
+) -> None:
+    low, high = raster_limits(mark)
+    shown = [[math.log10(v) if _positive(v) else None for v in row] for row in mark.values]
+    trace = {
+        "type": "heatmap",
+        "z": shown if mark.log else [_finite(row) for row in mark.values],
+        "zmin": math.log10(low) if mark.log else low,
+        "zmax": math.log10(high) if mark.log else high,
+        "colorscale": [[i / 5, f"@heat{i}"] for i in range(6)],
+        "hovertemplate": "%{x}, %{y}: %{z:.3~g}<extra></extra>",
+        "colorbar": {
+            "title": {"text": _escaped(mark.label), "side": "right"},
+            "tickprefix": "10^" if mark.log else "",
+            "thickness": 12,
+            "outlinewidth": 0,
+        },
+    }
+    data.append(trace)
+
+
 def _rule(
     mark: Rule, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
 ) -> None:
@@ -351,6 +375,7 @@ _DRAW: dict[type[Mark], Callable[..., None]] = {
     Points: _points,
     Bars: _bars,
     Heat: _heat,
+    Raster: _raster,
     Rule: _rule,
     Note: _note,
 }

@@ -64,3 +64,21 @@ def seconds_of(record: Record) -> float | None:
         return float(sum(stages.values()))
     own = getattr(record, "seconds", None)
     return float(own) if isinstance(own, int | float) else None
+
+
+def provenance(record: Record) -> dict[str, Any]:
+    """Return where a record comes from, as plain values for a file.
+
+    Args:
+        record: Any record.
+
+    Returns:
+        Date, device, versions and commit.
+    """
+    return {
+        "created": now(),
+        "device": device_of(record),
+        "seconds": seconds_of(record),
+        "versions": versions(),
+        "commit": commit(),
+    }

@@ -29,6 +29,7 @@ from eigenscape.report._sections import (
     sections_of,
 )
 from eigenscape.report.figures import ENDINGS
+from eigenscape.report.study_result import STATUSES, StudyResult
 from eigenscape.train import Training
 
 _HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ class _Parts:
 
 def has_report(record: Record) -> bool:
     """Say whether there is a report of this kind of record."""
-    return isinstance(record, Analysis | Training)
+    return isinstance(record, Analysis | Training | StudyResult)
 
 
 def write_report(
@@ -59,13 +60,13 @@ def write_report(
     *,
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the report of an analysis (or of a training) as one self-contained HTML file.
+    """Write the report of an analysis, a training or a study as one self-contained HTML file.
 
     It holds plotly.js itself (about 5 MB) and loads nothing. Where `figures/` stands beside it, as
     in a run folder, each figure links to its PNG and PDF.
 
     Args:
-        analysis: The result of `analyze`, or of `fit`.
+        analysis: The result of `analyze`, of `fit` or of a study.
         path: The file to write; its folder is made if it is not there.
         settings: Plain values to note under "Provenance", e.g. the command line.
 
@@ -75,14 +76,19 @@ def write_report(
     Raises:
         WrongTypeError: If it is another kind of record.
     """
-    if not isinstance(analysis, Analysis | Training):
+    if not isinstance(analysis, Analysis | Training | StudyResult):
         raise WrongTypeError(
-            f"`write_report(analysis)` must be an analysis or a training; got "
+            f"`write_report(analysis)` must be an analysis, a training or a study; got "
             f"{type(analysis).__name__}. `write_figures` draws other records."
         )
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    parts = _analysis_parts(analysis) if isinstance(analysis, Analysis) else _small_parts(analysis)
+    if isinstance(analysis, Analysis):
+        parts = _analysis_parts(analysis)
+    elif isinstance(analysis, Training):
+        parts = _small_parts(analysis)
+    else:
+        parts = _study_parts(analysis)
     html = _render(parts, analysis, place.parent, dict(settings or {}))
     write_bytes(place, html.encode())
     return place
@@ -124,6 +130,40 @@ def _small_parts(training: Training) -> _Parts:
     )
 
 
+def _study_parts(result: StudyResult) -> _Parts:
+    counts = {
+        status: sum(finding.status == status for finding in result.findings) for status in STATUSES
+    }
+    cards = [Card(status, short(count)) for status, count in counts.items()]
+    cards.append(Card("scale", result.scale))
+    wall = f"{seconds(result.seconds)} on {result.device}"
+    blocks = [
+        Block(picture, Words(picture.shows or picture.title, wall, "; ".join(picture.notes)))
+        for picture in result.pictures
+    ]
+    return _Parts(
+        title=result.title,
+        kicker=f"{result.paper}, {result.where}",
+        facts={name: str(value) for name, value in result.settings.items()},
+        findings=[result.status.text, *result.notes],
+        cards=cards,
+        sections=[Section("figures", "Figures", blocks)],
+    )
+
+
+def _sheets(record: Record) -> list[dict[str, Any]]:
+    """Return the tables of a study, its claims first."""
+    if not isinstance(record, StudyResult):
+        return []
+    claims = {name: list(column) for name, column in record.columns().items()}
+    sheets = [("claims", "Claims of the paper", claims)] if record.findings else []
+    sheets += [(s.name, s.title, {n: list(c) for n, c in s.columns.items()}) for s in record.sheets]
+    return [
+        {"key": key, "title": title, "cells": cells(table, shown=200)}
+        for key, title, table in sheets
+    ]
+
+
 def _render(parts: _Parts, record: Record, folder: Path, settings: dict[str, Any]) -> str:
     """Fill the template; everything that comes from records is escaped by it."""
     import jinja2
@@ -149,6 +189,7 @@ def _render(parts: _Parts, record: Record, folder: Path, settings: dict[str, Any
         record=record,
         poor=_doubts(parts.sections),
         layers=_layer_table(record),
+        sheets=_sheets(record),
         definitions=[d for d in DEFINITIONS if isinstance(record, Analysis) or d.key in used],
         provenance=_provenance(record),
         settings={name: json.dumps(value, ensure_ascii=False) for name, value in settings.items()},

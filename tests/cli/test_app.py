@@ -10,7 +10,7 @@ from eigenscape.cli._screen import Screen
 from eigenscape.progress import Progress
 from tests.cli.conftest import QUICK, Cli
 
-VERBS = ("demo", "analyze", "train", "ls", "show", "compare", "models", "env")
+VERBS = ("demo", "analyze", "train", "study", "claims", "ls", "show", "compare", "models", "env")
 SUBVERBS = ("list", "fetch", "verify")
 COMMANDS = [(verb,) for verb in VERBS] + [("data", verb) for verb in SUBVERBS]
 HEAVY = ("torch", "numpy", "matplotlib", "sklearn", "plotly", "pandas", "scipy")
@@ -49,7 +49,7 @@ def test_python_m_eigenscape_works() -> None:
     ("words", "expected"),
     [
         (("analize",), "analyze"),
-        (("train", "F-2", "--data", "digits", "--epoch", "3"), "--epochs"),
+        (("train", "study", "claims", "F-2", "--data", "digits", "--epoch", "3"), "--epochs"),
         (("analyze", "F-2", "--data", "digits", "--budget", "huge"), "standard"),
         (("analyze", "F-2"), "--data"),
         (("analyze", "F-32^", "--data", "digits"), "'F-200^2'"),

@@ -82,6 +82,16 @@ def test_wrong_blocks_are_found() -> None:
     assert run_blocks("```py\n1 / 0\n```\n```console\n$ make\n```\n", "not run") == 0
 
 
+def test_scripts_of_the_gallery_are_the_code_of_their_pages() -> None:
+    scripts = sorted((ROOT / "docs" / "gallery").glob("*.py"))
+    assert scripts
+    for script in scripts:
+        page = script.with_name(script.stem.replace("_", "-") + ".md")
+        blocks = FENCE.findall(page.read_text(encoding="utf-8"))
+        _, _, code = script.read_text(encoding="utf-8").partition('"""\n\n')
+        assert code == "\n".join(blocks), f"{script.name} is not the code of {page.name}"
+
+
 # --- examples in docstrings ----------------------------------------------------------------------
 
 
@@ -183,8 +193,9 @@ def test_names_are_read_from_source() -> None:
     assert HOOK.exported_names(plain) == {"A": "", "f": ""}
 
 
-def test_defects_page_names_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "concepts" / "defects.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", ["concepts/defects.md", "errata.md"])
+def test_pages_name_tests_that_exist(path: str) -> None:
+    page = (ROOT / "docs" / path).read_text(encoding="utf-8")
     named = set(re.findall(r"`(test_\w+)`", page))
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
     defined = set(re.findall(r"def (test_\w+)\(", "\n".join(sources)))

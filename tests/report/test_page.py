@@ -160,5 +160,5 @@ def test_tables_show_twenty_rows_and_count_the_rest() -> None:
 
 
 def test_other_records_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongTypeError, match="an analysis or a training; got TraceEstimate"):
+    with pytest.raises(WrongTypeError, match="an analysis, a training or a study; got Trace"):
         write_report(trace(Dense(torch.eye(2)), num_products=2), tmp_path / "r.html")

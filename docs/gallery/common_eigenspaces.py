@@ -1,0 +1,74 @@
+"""The code of `common-eigenspaces.md`, block by block. It writes three pictures."""
+
+from itertools import combinations
+
+import matplotlib.pyplot as plt
+import torch
+
+import eigenscape as es
+from eigenscape.train import SGD, Recipe, fit
+
+SEEDS = (0, 1, 2)
+data = es.data.load("digits").to("cpu", torch.float64)
+
+
+def build(seed):
+    """Make the network of a seed."""
+    model = es.models.build("F-32^2", input_shape=(1, 8, 8), num_classes=10, seed=seed)
+    return model.double()
+
+
+recipe = Recipe(epochs=60, batch_size=32, optimizer=SGD(0.05))
+trained = fit(build, data, recipe, seeds=SEEDS, device="cpu")
+models = [trained.load_into(build(seed), seed) for seed in SEEDS]
+risks = [es.EmpiricalRisk(model.eval(), es.CrossEntropy(), data) for model in models]
+print("loss:", ", ".join(f"{risk.value():.4f}" for risk in risks))
+
+LAYERS = ("fc1", "fc2")
+pairs = {
+    layer: [es.eigsh(es.LayerHessian(risk, f"{layer}.weight"), num_pairs=64) for risk in risks]
+    for layer in LAYERS
+}
+print(pairs["fc1"][0].status)
+
+figure, axes = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
+overlaps = {}
+for layer, ax in zip(LAYERS, axes, strict=True):
+    found = [es.eigenspace_overlap(a, b) for a, b in combinations(pairs[layer], 2)]
+    overlaps[layer] = torch.stack([each.overlaps for each in found]).mean(0)
+    for each in found:
+        each.plot(ax)
+    ax.set_title(f"{layer}, three pairs of networks")
+    peak = int((overlaps[layer] - found[0].chance)[:32].argmax()) + 1
+    times = float(overlaps[layer][peak - 1] / found[0].chance[peak - 1])
+    print(f"{layer}: {overlaps[layer][peak - 1]:.3f} at k = {peak}, {times:.0f} times chance")
+figure.savefig("gallery-overlap.png", dpi=120)
+
+factors = {
+    layer: [es.KroneckerHessian(risk, f"{layer}.weight") for risk in risks] for layer in LAYERS
+}
+first = pairs["fc2"][0].vectors[:, :24]
+made_of = es.eigenvector_correspondence(first, factors["fc2"][0])
+made_of.plot().figure.savefig("gallery-correspondence.png", dpi=120)
+print("share of v1:", " ".join(f"{share:.2f}" for share in made_of.input[0, :9]))
+
+for entry in es.autocorrelations(risks[0], LAYERS).layers:
+    print(f"{entry.layer}: (v1 . mean)^2 = {entry.alignment:.4f}, ratio {entry.ratio:.1f}")
+
+figure, axes = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
+for layer, ax in zip(LAYERS, axes, strict=True):
+    found = [
+        es.overlap_prediction(a, b, num_vectors=64, num_inputs=10)
+        for a, b in combinations(factors[layer], 2)
+    ]
+    predicted = torch.stack([each.overlaps for each in found]).mean(0)
+    k = torch.arange(1, 65)
+    ax.plot(k, overlaps[layer], label="measured")
+    ax.plot(k, predicted, "--", label="predicted")
+    ax.plot(k, found[0].chance, ":", color="gray", label="chance")
+    ax.set(title=layer, xlabel="number of eigenvectors k", ylabel="overlap", ylim=(0, None))
+    common = sum(each.alignment for each in found) / len(found)
+    reach = [each.reach for each in found]
+    print(f"{layer}: (t . t')^2 = {common:.2f}, one v only up to k = {reach}")
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+figure.savefig("gallery-prediction.png", dpi=120)

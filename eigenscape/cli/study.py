@@ -1,0 +1,201 @@
+"""`eigenscape study`: reproduce a figure or table of a paper, also with a network of your own."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from eigenscape.cli import _analysis, _runs
+from eigenscape.cli._progress import Watch
+from eigenscape.cli._screen import Screen, duration
+from eigenscape.cli._verb import NOT_CONVERGED, DataDir, Debug, Quiet
+from eigenscape.cli.analyze import Device, Out, Overwrite
+from eigenscape.cli.train import parse_numbers
+from eigenscape.errors import InvalidArgumentError, UnknownNameError, near_matches
+
+if TYPE_CHECKING:
+    from eigenscape.studies import Cast, Study, StudyResult
+
+_TRAINING = ("epochs", "lr", "momentum", "batch_size", "seeds")  # of one's own network
+_NO_SETTINGS = ("ctx", "out", "overwrite", "networks", "record", "quiet", "debug")
+
+
+def study(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Which; without it all are listed.")] = None,
+    scale: Annotated[
+        Literal["laptop", "paper"],
+        typer.Option(help="A narrow network in minutes, or the paper's own setting."),
+    ] = "laptop",
+    model: Annotated[
+        str | None, typer.Option(help="Your own network: a built-in name, or file.py:function.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Your own data: a built-in name, or file.py:function.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Training of your own network.", min=1)] = 30,
+    lr: Annotated[float, typer.Option(help="Learning rate for your own network.")] = 0.01,
+    momentum: Annotated[float, typer.Option(help="Momentum for your own network.")] = 0.0,
+    batch_size: Annotated[int, typer.Option(help="Batch size for your own network.", min=1)] = 128,
+    seeds: Annotated[str, typer.Option(help="Seeds of your own network, e.g. 0-2.")] = "0-2",
+    networks: Annotated[
+        Path, typer.Option(help="Folder in which trained networks are kept and found.")
+    ] = Path("runs/studies"),
+    record: Annotated[
+        Path | None, typer.Option(help="Also write the result as a small record to this folder.")
+    ] = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    out: Out = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Reproduce a figure or table of a paper, or do the same to your own network.
+
+    Examples:
+      eigenscape study
+      eigenscape study wu-overlap
+      eigenscape study wu-overlap --scale paper --device cuda --data-dir DATA
+      eigenscape study wu-overlap --model my.py:build --data my.py:data --seeds 0-4
+
+    Networks are trained once and kept; interrupted, the same command continues.
+
+    Raises:
+        UnknownNameError: If there is no such study.
+        InvalidArgumentError: If options do not go together.
+        Exit: If something did not converge.
+    """
+    screen = Screen(quiet=quiet)
+    if name is None:
+        _list(screen)
+        return
+    from eigenscape.cli._subject import choose_device
+    from eigenscape.studies import STUDIES, Workshop, run_study, write_result
+
+    if name not in STUDIES:
+        raise UnknownNameError(
+            f"`eigenscape study {name}`: there is no such study. {near_matches(name, STUDIES)}"
+        )
+    settings = {"verb": "study"} | {
+        option: str(value) if isinstance(value, Path) else value
+        for option, value in ctx.params.items()
+        if option not in _NO_SETTINGS
+    }
+    # What can be refused is refused before anything is written.
+    own = _own(ctx, settings)
+    STUDIES[name].setting(scale, own)
+    chosen = choose_device(device)
+    shown = "own" if own is not None else scale
+    folder = out or _runs.default_folder("study", name, shown)
+    command = _runs.command_line(ctx, out=folder)
+    place = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
+    with _runs.resumable(screen, place):
+        if place.resumed:
+            screen.say(f"Resuming the unfinished run in {folder}.")
+        place.begin()
+        with Watch(screen, "starting") as watch:
+            workshop = Workshop(networks, chosen, settings["data_dir"], watch)
+            result = run_study(STUDIES[name], workshop, scale=scale, own=own)
+        noted = {**settings, "command": command}
+        _analysis.save(screen, result, folder, noted, overwrite=overwrite)
+    if record is not None:
+        write_result(result, record)
+    _tell(screen, result, folder)
+    if not result.status:
+        raise typer.Exit(NOT_CONVERGED)
+
+
+def _list(screen: Screen) -> None:
+    from eigenscape.studies import STUDIES
+
+    found: list[Study] = list(STUDIES.values())
+    screen.table(
+        {
+            "name": [each.name for each in found],
+            "paper": [each.paper for each in found],
+            "where": [each.where for each in found],
+            "own networks": ["yes" if each.own else "no" for each in found],
+            "what": [each.title for each in found],
+        }
+    )
+    screen.say("Run one with `eigenscape study NAME`; `eigenscape claims` shows what came out.")
+
+
+def _own(ctx: typer.Context, settings: dict[str, Any]) -> "Cast | None":
+    """Make a cast of the reader's network and data, where there are any."""
+    model, data = settings["model"], settings["data"]
+    if model is None and data is None:
+        _require_none_given(ctx)
+        return None
+    if model is None or data is None:
+        raise InvalidArgumentError("`--model` and `--data` go together: give both, or none.")
+    from eigenscape.cli._subject import load_data, load_model
+    from eigenscape.cli._user_code import is_reference
+    from eigenscape.data import DataSet
+    from eigenscape.studies import Cast, Own
+    from eigenscape.train import SGD, Recipe
+
+    recipe = Recipe(
+        epochs=settings["epochs"],
+        batch_size=settings["batch_size"],
+        optimizer=SGD(settings["lr"], momentum=settings["momentum"]),
+    )
+    found = load_data(data, folder=settings["data_dir"])
+    if not isinstance(found, DataSet):
+        inputs, targets = _pair(found)
+        found = DataSet(data, inputs, targets, num_classes=int(targets.max()) + 1)
+    network_name = model.rpartition(":")[0].rpartition("/")[2] if is_reference(model) else model
+    cast = Cast(network_name, found.name, recipe, parse_numbers(settings["seeds"], "--seeds"))
+    own = Own(lambda seed: load_model(model, found, seed=seed), found)
+    own.network(0)
+    return dataclasses.replace(cast, own=own)
+
+
+def _require_none_given(ctx: typer.Context) -> None:
+    for name in _TRAINING:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InvalidArgumentError(
+                f"`--{name.replace('_', '-')}` is for a network of your own: give `--model` and "
+                "`--data` too, or leave it out."
+            )
+
+
+def _pair(data: Any) -> Any:
+    from torch import Tensor
+
+    tensors = getattr(data, "tensors", data)
+    if (
+        isinstance(tensors, tuple | list)
+        and len(tensors) == 2
+        and all(isinstance(tensor, Tensor) for tensor in tensors)
+        and not tensors[1].is_floating_point()
+    ):
+        return tensors
+    raise InvalidArgumentError(
+        "`--data` of a study must give inputs and class indices as two tensors, or a "
+        f"TensorDataset; got {type(data).__name__}."
+    )
+
+
+def _tell(screen: Screen, result: "StudyResult", folder: Path) -> None:
+    for sheet in result.sheets[:1]:
+        screen.table(sheet.columns, title=sheet.title)
+    judged = [finding for finding in result.findings if finding.status != "not run"]
+    if judged:
+        screen.table(
+            {
+                "claim": [finding.id for finding in judged],
+                "theirs": [finding.theirs for finding in judged],
+                "ours": [finding.ours for finding in judged],
+                "expected": [finding.expected for finding in judged],
+                "status": [finding.status for finding in judged],
+            },
+            title=result.status.text,
+        )
+    if screen.quiet:
+        screen.result(str(folder))
+        return
+    screen.say(f"{duration(result.seconds)} on {result.device}. Report: {folder / 'report.html'}")

@@ -1,0 +1,95 @@
+"""What a study found: pictures, tables, and each claim of its paper beside what was measured."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from eigenscape.records import Columns, Record, storable
+from eigenscape.report._marks import Picture
+
+STATUSES = ("pass", "fail", "not run")
+
+
+@storable
+@dataclass(frozen=True)
+class Finding:
+    """One claim of a paper, and what was measured.
+
+    Attributes:
+        id: Its name, e.g. "wu.table6.f200x2.spectral-ratio".
+        paper: Short name of the paper, the first part of the id.
+        where: Figure, table or section.
+        says: The claim in words.
+        theirs: What the paper says: a number or a shape, as text.
+        ours: What was measured; None where it was not.
+        spread: How far it varies over seeds or pairs of networks; None where it does not.
+        expected: What counts as agreement.
+        status: "pass", "fail" or "not run".
+        scale: "laptop", "paper", or "own" for a reader's own network.
+        why: The reason for the tolerance; for a failure what is known about it.
+    """
+
+    id: str
+    paper: str
+    where: str
+    says: str
+    theirs: str
+    ours: float | None
+    spread: float | None
+    expected: str
+    status: str
+    scale: str
+    why: str
+
+
+@storable
+@dataclass(frozen=True)
+class Sheet:
+    """A table with a title.
+
+    Attributes:
+        name: Short name, for links.
+        title: What it shows.
+        columns: Columns of equal length.
+    """
+
+    name: str
+    title: str
+    columns: dict[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class StudyResult(Record):
+    """A finished study.
+
+    Attributes:
+        study: Its name, e.g. "wu-overlap".
+        paper: Short name of the paper.
+        where: Figures and tables that it reproduces.
+        title: What it asks.
+        scale: "laptop", "paper", or "own" for a reader's own network.
+        settings: What was run, in plain values.
+        findings: Every claim, measured or not.
+        pictures: The figures.
+        sheets: The tables.
+        notes: What a reader should know.
+        seconds: Wall time.
+        device: Where it ran.
+    """
+
+    study: str
+    paper: str
+    where: str
+    title: str
+    scale: str
+    settings: dict[str, Any]
+    findings: tuple[Finding, ...]
+    pictures: tuple[Picture, ...]
+    sheets: tuple[Sheet, ...]
+    notes: tuple[str, ...]
+    seconds: float
+    device: str
+
+    def columns(self) -> Columns:
+        """Return one row for each claim."""
+        names = ("id", "where", "says", "theirs", "ours", "spread", "expected", "status", "why")
+        return {name: [getattr(finding, name) for finding in self.findings] for name in names}

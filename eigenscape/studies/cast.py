@@ -1,0 +1,154 @@
+"""The networks of a study: which architecture, on what data, trained how, from which seeds."""
+
+import copy
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from eigenscape import data as data_room
+from eigenscape.data import DataSet
+from eigenscape.errors import InvalidArgumentError, require_choice
+from eigenscape.files import crc
+from eigenscape.models import build
+from eigenscape.train import Recipe
+
+LABELS = ("true", "random")
+
+
+@dataclass(frozen=True)
+class Own:
+    """A reader's own network and data.
+
+    Attributes:
+        build: Makes the network of a seed. PyTorch's random numbers are seeded with it before.
+        data: Inputs and targets, for training.
+    """
+
+    build: Callable[[int], nn.Module]
+    data: DataSet
+
+    def network(self, seed: int) -> nn.Module:
+        """Return the untrained network of a seed, the same at every call and nobody else's."""
+        # As `fit` does it, so that the weights at epoch 0 are those that it started from.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return copy.deepcopy(self.build(seed))  # a file may hold one network ready made
+
+    def fingerprint(self) -> str:
+        """Return what tells it from another of the same name: its data and its first weights."""
+        weights = [*self.network(0).state_dict().values()]
+        return "-".join(f"{crc(t):08x}" for t in (self.data.inputs, self.data.targets, *weights))
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Networks of one architecture, one for each seed.
+
+    Attributes:
+        model: Name for `models.build`, or what the reader calls their own.
+        data: Name for `data.load`.
+        recipe: How they are trained.
+        seeds: One network each.
+        samples: Take so many samples; all by default.
+        labels: "true", or "random" for labels drawn anew.
+        init: Rule for the initial weights.
+        normalise: Of the pixels.
+        keep_epochs: Epochs after which weights are kept beside the last.
+        own: A reader's own network in place of a built-in one.
+    """
+
+    model: str
+    data: str
+    recipe: Recipe = field(default_factory=Recipe)
+    seeds: tuple[int, ...] = (0,)
+    samples: int | None = None
+    labels: str = "true"
+    init: str = "xavier"
+    normalise: str = "standard"
+    keep_epochs: tuple[int, ...] = ()
+    own: Own | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse labels of another kind, which would otherwise count as true ones."""
+        require_choice(self.labels, LABELS, "Cast(labels=...)")
+
+    @property
+    def label(self) -> str:
+        """What figures call it."""
+        return f"{self.model} ({self.data}{', random labels' if self.labels == 'random' else ''})"
+
+    @cached_property  # of one's own network it takes a look at all data
+    def key(self) -> str:
+        """A folder's name that no other cast has."""
+        plain = re.sub(r"[^a-z0-9]+", "-", f"{self.model}-{self.data}".lower()).strip("-")
+        what = self.settings() | {"own": self.own and self.own.fingerprint()}
+        digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+        return f"{plain}-{digest[:10]}"
+
+    def settings(self) -> dict[str, Any]:
+        """Return what was trained, in plain values."""
+        found: dict[str, Any] = {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if f.name not in ("recipe", "own")
+        }
+        return found | {
+            "seeds": list(self.seeds),
+            "keep_epochs": list(self.keep_epochs),
+            "recipe": str(self.recipe),
+        }
+
+    def load(self, *, split: str = "train", folder: str | None = None) -> DataSet:
+        """Load the data.
+
+        Args:
+            split: "train" or "test".
+            folder: Where files of data sets are.
+
+        Returns:
+            The data set, with random labels if so asked.
+
+        Raises:
+            InvalidArgumentError: If test data of a reader's own are asked for; there are none.
+        """
+        if self.own is not None:
+            if split != "train":
+                raise InvalidArgumentError(
+                    f"`Cast.load(split={split!r})`: own data are training data; there are no other."
+                )
+            found = self.own.data
+        else:
+            images = data_room.describe(self.data).input_shape
+            options = {"normalise": self.normalise} if len(images) == 3 else {}
+            found = data_room.load(self.data, split=split, folder=folder, **options)
+        if self.samples is not None and split == "train":
+            found = found.take(min(self.samples, found.num_samples))
+        return found.random_labels() if self.labels == "random" else found
+
+    def build(self, seed: int, data: DataSet) -> nn.Module:
+        """Build the untrained network of a seed.
+
+        Args:
+            seed: The seed.
+            data: Gives the shape of inputs and the number of classes.
+
+        Returns:
+            The network.
+        """
+        if self.own is not None:
+            return self.own.network(seed)
+        return build(
+            self.model,
+            input_shape=data.input_shape,
+            num_classes=data.num_classes or 0,
+            seed=seed,
+            init=self.init,
+        )

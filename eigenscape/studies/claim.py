@@ -1,0 +1,92 @@
+"""A sentence of a paper made checkable, and the judgement on what was measured."""
+
+import math
+from dataclasses import dataclass
+
+from eigenscape.report import Finding
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a study measured for one claim.
+
+    Attributes:
+        ours: The number.
+        spread: Its standard deviation, or half its range, over seeds or pairs; None for none.
+    """
+
+    ours: float
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says, and how far a measurement may be from it.
+
+    Attributes:
+        id: "paper.place.subject.quantity", small letters; the first part names the paper.
+        where: Figure, table or section of the paper.
+        says: The claim, in words of our own.
+        theirs: The paper's number, or its shape in words.
+        low: The least that agrees.
+        high: The most that agrees.
+        why: The reason for these ends; of a claim that fails, what is known about it.
+        scales: Where the claim is meant to hold.
+
+    Examples:
+        >>> claim = Claim("wu.x", "Table 6", "the ratio", "12.3", low=9.7, why="their range")
+        >>> claim.judge(Measured(11.0), scale="paper").status
+        'pass'
+    """
+
+    id: str
+    where: str
+    says: str
+    theirs: str
+    low: float = -math.inf
+    high: float = math.inf
+    why: str = ""
+    scales: tuple[str, ...] = ("laptop", "paper", "own")
+
+    @property
+    def paper(self) -> str:
+        """Short name of the paper, from the id."""
+        return self.id.partition(".")[0]
+
+    def expected(self) -> str:
+        """Return what agrees, in words."""
+        if math.isinf(self.low) and math.isinf(self.high):
+            return "any"
+        if math.isinf(self.high):
+            return f"≥ {self.low:.4g}"
+        if math.isinf(self.low):
+            return f"≤ {self.high:.4g}"
+        return f"{self.low:.4g} to {self.high:.4g}"
+
+    def judge(self, measured: Measured | None, *, scale: str) -> Finding:
+        """Compare.
+
+        Args:
+            measured: What was measured; None where it was not. A number that is not finite counts
+                as not measured.
+            scale: The scale of the study.
+
+        Returns:
+            The finding.
+        """
+        if measured is not None and not (scale in self.scales and math.isfinite(measured.ours)):
+            measured = None
+        agrees = measured is not None and self.low <= measured.ours <= self.high
+        return Finding(
+            id=self.id,
+            paper=self.paper,
+            where=self.where,
+            says=self.says,
+            theirs=self.theirs,
+            ours=None if measured is None else measured.ours,
+            spread=None if measured is None else measured.spread,
+            expected=self.expected(),
+            status="not run" if measured is None else "pass" if agrees else "fail",
+            scale=scale,
+            why=self.why,
+        )

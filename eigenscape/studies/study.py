@@ -1,0 +1,187 @@
+"""A study: settings for each scale, the function that measures, and the claims it can judge."""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from eigenscape.errors import (
+    ConvergenceWarning,
+    InvalidArgumentError,
+    UnknownNameError,
+    require_choice,
+)
+from eigenscape.records import Status
+from eigenscape.report import Picture, Sheet, StudyResult
+from eigenscape.studies.cast import Cast
+from eigenscape.studies.claim import Claim, Measured
+from eigenscape.studies.workshop import Workshop
+
+SCALES = ("laptop", "paper")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a study runs at one scale.
+
+    Attributes:
+        casts: Its networks; none for a study of theory.
+        options: Its numbers, by name.
+        note: What differs from the paper.
+    """
+
+    casts: tuple[Cast, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a study's function returns.
+
+    Attributes:
+        measured: A number for each claim that could be measured, by its id; no other.
+        pictures: Figures.
+        sheets: Tables.
+        notes: What a reader should know.
+        num_products: Products spent.
+        by_name: Numbers whose ids are made from the name of a network, as far as networks go that
+            the paper never had; those that no claim asks for are dropped.
+    """
+
+    measured: dict[str, Measured]
+    pictures: tuple[Picture, ...] = ()
+    sheets: tuple[Sheet, ...] = ()
+    notes: tuple[str, ...] = ()
+    num_products: int = 0
+    by_name: dict[str, Measured] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """One figure or table of a paper, or several that show the same.
+
+    Attributes:
+        name: For the command line.
+        paper: Short name of the paper.
+        where: Figures, tables, theorems.
+        title: What it asks, in a sentence.
+        settings: By scale.
+        measure: Does the work.
+        claims: What the paper says.
+        own: Whether a reader's own network may take the place of the casts.
+    """
+
+    name: str
+    paper: str
+    where: str
+    title: str
+    settings: Mapping[str, Setting]
+    measure: Callable[[Setting, Workshop], Outcome]
+    claims: tuple[Claim, ...]
+    own: bool = True
+
+    def setting(self, scale: str, own: Cast | None = None) -> Setting:
+        """Return what is run.
+
+        Args:
+            scale: "laptop" or "paper".
+            own: A reader's own networks in place of the study's.
+
+        Returns:
+            The setting of the scale, with those networks.
+
+        Raises:
+            InvalidArgumentError: If there is no such scale, or no place for other networks.
+        """
+        require_choice(scale, tuple(self.settings), "run_study(scale=...)")
+        if own is None:
+            return self.settings[scale]
+        if not self.own:
+            raise InvalidArgumentError(
+                f"`eigenscape study {self.name}` is about networks of its own making; it takes no "
+                "`--model`. `eigenscape study` lists those that do."
+            )
+        return dataclasses.replace(self.settings[scale], casts=(own,), note="")
+
+
+def run_study(
+    study: Study, workshop: Workshop, *, scale: str = "laptop", own: Cast | None = None
+) -> StudyResult:
+    """Run a study.
+
+    Args:
+        study: Which.
+        workshop: Where networks are kept.
+        scale: "laptop" or "paper".
+        own: A reader's own networks in place of the study's; the scale is then "own", and the
+            numbers that the paper gives for its networks are not judged.
+
+    Returns:
+        Figures, tables, and each claim beside what was measured. The status says whether all parts
+        converged.
+
+    Raises:
+        InvalidArgumentError: If the study has no such scale, or no place for other networks.
+        UnknownNameError: If the study measured something that it does not claim.
+    """
+    setting = study.setting(scale, own)
+    scale = scale if own is None else "own"
+    started = time.monotonic()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        outcome = study.measure(setting, workshop)
+    doubts = _told_again(caught)
+    unknown = sorted(outcome.measured.keys() - {claim.id for claim in study.claims})
+    if unknown:
+        raise UnknownNameError(f"`{study.name}` measured what none of its claims says: {unknown}.")
+    measured = outcome.by_name | outcome.measured
+    findings = tuple(claim.judge(measured.get(claim.id), scale=scale) for claim in study.claims)
+    judged = [finding for finding in findings if finding.status != "not run"]
+    agree = sum(finding.status == "pass" for finding in judged)
+    text = f"{agree} of {len(judged)} claims that were measured agree with the paper."
+    if doubts:
+        text += f" Not everything converged: {doubts[0]}"
+    return StudyResult(
+        status=Status(not doubts, text),
+        num_products=outcome.num_products,
+        seed=0,
+        study=study.name,
+        paper=study.paper,
+        where=study.where,
+        title=study.title,
+        scale=scale,
+        settings={
+            **{f"networks {i + 1}": _words(cast) for i, cast in enumerate(setting.casts)},
+            **dict(setting.options),
+        },
+        findings=findings,
+        pictures=outcome.pictures,
+        sheets=outcome.sheets,
+        notes=tuple(note for note in (setting.note, *outcome.notes) if note),
+        seconds=time.monotonic() - started,
+        device=_device(workshop.device),
+    )
+
+
+def _told_again(caught: Sequence[warnings.WarningMessage]) -> list[str]:
+    """Issue again, once each, what was held back; return what did not converge."""
+    found = {str(one.message): one for one in caught}
+    for one in found.values():
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return [text for text, one in found.items() if issubclass(one.category, ConvergenceWarning)]
+
+
+def _words(cast: Cast) -> str:
+    samples = "all samples" if cast.samples is None else f"{cast.samples} samples"
+    seeds = f"{len(cast.seeds)} seed{'s' if len(cast.seeds) > 1 else ''}"
+    init = f"{cast.init} weights, " if cast.own is None else ""
+    return f"{cast.label}, {samples}, {seeds}, {init}{cast.recipe}"
+
+
+def _device(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -1,0 +1,214 @@
+"""Where studies work: networks are trained once, and layers measured once.
+
+Networks lie in `networks/<cast>/seed-0/epoch-0010.safetensors`. Studies that ask for the same cast
+share them, and a training that was killed continues.
+"""
+
+import dataclasses
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from eigenscape.data import DataSet
+from eigenscape.errors import FileError, RunError
+from eigenscape.files import read_tensors, write_bytes
+from eigenscape.losses import CrossEntropy
+from eigenscape.progress import ProgressCallback
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.studies.cast import Cast
+from eigenscape.studies.portrait import Portrait, take_portrait
+from eigenscape.train import fit
+
+
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """A cast, trained.
+
+    Attributes:
+        cast: Which.
+        folder: Where the weights are.
+        data: The training data, in float64 on the device.
+        device: The device.
+        train_loss: Of each seed at the end.
+        train_accuracy: Likewise; None where the cast has no classes.
+        test_accuracy: Likewise; None without test data.
+    """
+
+    cast: Cast
+    folder: Path
+    data: DataSet
+    device: torch.device
+    train_loss: tuple[float, ...]
+    train_accuracy: tuple[float, ...] | None
+    test_accuracy: tuple[float, ...] | None
+
+    @property
+    def last(self) -> int:
+        """The last epoch."""
+        return self.cast.recipe.epochs
+
+    def model(self, seed: int, epoch: int | None = None) -> nn.Module:
+        """Return the network of a seed after an epoch, in float64 and eval mode.
+
+        Args:
+            seed: One of the cast's.
+            epoch: 0 for the initial weights, or one that was kept; the last by default.
+
+        Returns:
+            The network.
+
+        Raises:
+            RunError: If weights of that seed or epoch were not kept, or are gone or damaged.
+        """
+        epoch = self.last if epoch is None else epoch
+        what = f"Weights of {self.cast.label}, seed {seed}, epoch {epoch}"
+        kept = (0, *self.cast.keep_epochs, self.last)
+        if seed not in self.cast.seeds or epoch not in kept:
+            raise RunError(
+                f"{what} were not kept; there are seeds {list(self.cast.seeds)} and epochs "
+                f"{sorted(set(kept))}. Add to `Cast(seeds=..., keep_epochs=...)`."
+            )
+        network = self.cast.build(seed, self.data)
+        if epoch > 0:
+            path = self.folder / f"seed-{seed}" / f"epoch-{epoch:04d}.safetensors"
+            try:
+                network.load_state_dict(read_tensors(path))
+            except (FileError, RuntimeError) as error:  # torch's own, for shapes that do not fit
+                raise RunError(
+                    f"{what} cannot be read: {error} Take the folder '{self.folder}' away, and "
+                    "the networks are trained again."
+                ) from error
+        return network.double().to(self.device).eval()
+
+    def risk(self, seed: int, epoch: int | None = None) -> EmpiricalRisk:
+        """Return the cross-entropy of a network on the training data, in float64.
+
+        Args:
+            seed: As for `model`.
+            epoch: As for `model`.
+
+        Returns:
+            The risk.
+        """
+        return EmpiricalRisk(self.model(seed, epoch), CrossEntropy(), self.data)
+
+
+@dataclass(eq=False)
+class Workshop:
+    """What studies share.
+
+    Attributes:
+        folder: Where networks are kept.
+        device: Where everything runs.
+        data_dir: Where files of data sets are; None for the usual places.
+        progress: Told how far a training is.
+    """
+
+    folder: Path
+    device: torch.device
+    data_dir: str | None = None
+    progress: ProgressCallback | None = None
+    _networks: dict[str, Networks] = field(default_factory=dict)
+    _portraits: dict[tuple[str, int, int, str], Portrait] = field(default_factory=dict)
+
+    def networks(self, cast: Cast) -> Networks:
+        """Train a cast, or find it trained.
+
+        Args:
+            cast: Which networks.
+
+        Returns:
+            They and their data.
+        """
+        if cast.key not in self._networks:
+            self._networks[cast.key] = self._made(cast)
+        return self._networks[cast.key]
+
+    def portrait(
+        self,
+        networks: Networks,
+        seed: int,
+        layer: str,
+        *,
+        num_pairs: int,
+        epoch: int | None = None,
+    ) -> Portrait:
+        """Measure one layer of one network, or remember it.
+
+        Args:
+            networks: Whose.
+            seed: Which of them.
+            layer: The layer's name.
+            num_pairs: Eigenpairs that are wanted; all where the layer has fewer.
+            epoch: As for `Networks.model`.
+
+        Returns:
+            The portrait.
+        """
+        at = networks.last if epoch is None else epoch
+        key = (networks.cast.key, seed, at, layer)
+        known = self._portraits.get(key)
+        if known is None or len(known.values) < min(num_pairs, known.num_parameters):
+            known = take_portrait(networks.risk(seed, at), layer, num_pairs)
+            self._portraits[key] = known
+        else:
+            known.pairs.status.warn()  # to those who come later too
+        # No more than asked for, so that a result does not depend on who asked before.
+        return dataclasses.replace(known, pairs=known.pairs[:num_pairs])
+
+    def forget(self) -> None:
+        """Drop the portraits, which hold eigenvectors."""
+        self._portraits.clear()
+
+    def _made(self, cast: Cast) -> Networks:
+        folder = self.folder / "networks" / cast.key
+        data = cast.load(folder=self.data_dir)
+        done = folder / "cast.json"
+        if not done.is_file():
+            self._train(cast, data, folder)
+        facts = json.loads(done.read_text(encoding="utf-8"))
+        return Networks(
+            cast=cast,
+            folder=folder,
+            data=data.to(self.device, torch.float64),
+            device=self.device,
+            train_loss=tuple(facts["train_loss"]),
+            train_accuracy=facts["train_accuracy"] and tuple(facts["train_accuracy"]),
+            test_accuracy=facts["test_accuracy"] and tuple(facts["test_accuracy"]),
+        )
+
+    def _train(self, cast: Cast, data: DataSet, folder: Path) -> None:
+        test = None if cast.own is not None else cast.load(split="test", folder=self.data_dir)
+        training = fit(
+            lambda seed: cast.build(seed, data),
+            data,
+            cast.recipe,
+            seeds=cast.seeds,
+            test=test,
+            evaluate_every=max(1, cast.recipe.epochs // 20),
+            keep_epochs=cast.keep_epochs,
+            keep=folder,
+            checkpoint=folder / "checkpoint",
+            device=self.device,
+            progress=self.progress,
+        )
+        training.require_converged()
+        facts = {
+            "settings": cast.settings(),
+            "device": training.device,
+            "seconds": training.seconds,
+            "train_loss": training.train_loss[-1].tolist(),
+            "train_accuracy": _last(training.train_accuracy),
+            "test_accuracy": _last(training.test_accuracy),
+        }
+        # Last, so that weights without it are those of an unfinished training.
+        write_bytes(folder / "cast.json", (json.dumps(facts, indent=1) + "\n").encode())
+        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+
+def _last(history: torch.Tensor | None) -> list[float] | None:
+    return None if history is None else [float(value) for value in history[-1]]

@@ -1,0 +1,254 @@
+"""Wu Tables 6, 7 and 8: is the mean of a layer's input all there is to its autocorrelation?
+
+(v₁ᵀÊ[x])² near 1 and a large λ₁/λ₂ mean E[xxᵀ] ≈ E[x]E[x]ᵀ. With BatchNorm the mean is gone.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from torch import nn
+
+from eigenscape.analyses import Autocorrelation, autocorrelations
+from eigenscape.report import Axis, Panel, Picture, Sheet
+from eigenscape.studies import wu_casts as casts
+from eigenscape.studies._draw import spectrum
+from eigenscape.studies.claim import Claim, Measured
+from eigenscape.studies.portrait import matrix_layers
+from eigenscape.studies.study import Outcome, Setting, Study
+from eigenscape.studies.workshop import Networks, Workshop
+
+# Network, data, kind of layer: (v₁ᵀÊ[x])² mean, min, max; λ₁/λ₂ mean, min, max (Tables 6, 7, 8).
+_TABLES = {
+    ("F-200^2", "mnist", "fc"): (1.000, 1.000, 1.000, 12.29, 9.65, 16.16),
+    ("F-600^2", "mnist", "fc"): (0.999, 0.999, 0.999, 12.00, 11.42, 13.00),
+    ("F-600^4", "mnist", "fc"): (1.000, 0.999, 1.000, 17.81, 7.33, 28.00),
+    ("F-600^8", "mnist", "fc"): (0.991, 0.965, 1.000, 6.63, 2.28, 11.15),
+    ("LeNet5", "cifar10", "fc"): (0.998, 0.997, 0.999, 7.21, 5.88, 9.02),
+    ("LeNet5-(fc1-80)", "cifar10", "fc"): (0.998, 0.996, 0.999, 7.80, 6.77, 11.01),
+    ("LeNet5-(fc1-100)", "cifar10", "fc"): (0.997, 0.995, 0.999, 7.42, 6.20, 9.10),
+    ("LeNet5-(fc1-150)", "cifar10", "fc"): (0.998, 0.992, 0.999, 7.35, 5.34, 9.62),
+    ("LeNet5", "cifar10", "conv"): (0.999, 0.998, 0.999, 15.87, 11.15, 27.20),
+    ("LeNet5-(fc1-80)", "cifar10", "conv"): (0.998, 0.998, 0.999, 12.36, 9.53, 13.36),
+    ("LeNet5-(fc1-100)", "cifar10", "conv"): (0.999, 0.999, 0.999, 19.49, 16.69, 21.92),
+    ("LeNet5-(fc1-150)", "cifar10", "conv"): (0.999, 0.998, 0.999, 12.86, 7.65, 16.34),
+    ("VGG11-W32", "cifar10", "fc"): (0.990, 0.988, 0.993, 6.02, 5.57, 6.51),
+    ("VGG11-W64", "cifar10", "fc"): (0.996, 0.993, 0.999, 5.87, 5.32, 6.26),
+    ("VGG11-W32", "cifar10", "conv"): (0.995, 0.991, 0.999, 5.31, 2.39, 9.09),
+    ("VGG11-W64", "cifar10", "conv"): (0.997, 0.993, 1.000, 5.76, 2.50, 9.98),
+    ("F-200^2-BN", "mnist", "fc"): (0.062, 0.001, 0.260, 1.16, 1.04, 1.30),
+    ("F-600^2-BN", "mnist", "fc"): (0.026, 0.000, 0.063, 1.13, 1.02, 1.26),
+    ("F-600^4-BN", "mnist", "fc"): (0.027, 0.000, 0.146, 1.11, 1.03, 1.19),
+    ("LeNet5-BN", "cifar10", "fc"): (0.210, 0.001, 0.803, 1.54, 1.20, 1.89),
+}
+_LEAST = 0.96  # "≥ 0.964 everywhere", §4.3
+
+
+def _table(model: str, kind: str) -> str:
+    return "Table 8" if model.endswith("-BN") else "Table 7" if kind == "conv" else "Table 6"
+
+
+def _slug(model: str) -> str:
+    return model.lower().replace("^", "x").replace("(", "").replace(")", "").replace("-", "")
+
+
+def _row_claims() -> tuple[Claim, ...]:
+    found = []
+    for (model, data, kind), (_, least, _, mean, low, high) in _TABLES.items():
+        table = _table(model, kind)
+        stem = f"wu.{table.lower().replace(' ', '')}.{_slug(model)}-{kind}"
+        found.append(
+            Claim(
+                f"{stem}.spectral-ratio",
+                f"{table}, {model} on {data}, {kind} layers",
+                "mean of λ₁/λ₂ of E[xxᵀ] over layers and runs, the first layer left out",
+                f"{mean} [{low}, {high}]",
+                low=low,
+                high=high,
+                why="Their range over layers and runs; means of other runs should lie inside it.",
+                scales=("paper",),
+            )
+        )
+        if not model.endswith("-BN"):
+            found.append(
+                Claim(
+                    f"{stem}.mean-direction",
+                    f"{table}, {model} on {data}, {kind} layers",
+                    "smallest (v₁ᵀÊ[x])² over layers and runs, the first layer left out",
+                    f"{least}",
+                    low=least - 0.01,
+                    why="Their minimum less 0.01, for other seeds.",
+                    scales=("paper",),
+                )
+            )
+    return tuple(found)
+
+
+_CLAIMS = (
+    Claim(
+        "wu.sec4.3.mean-direction.least",
+        "§4.3",
+        "(v₁ᵀÊ[x])² of every layer but the first, without BatchNorm: the smallest",
+        "mean 0.997, range 0.964 to 1.000",
+        low=_LEAST,
+        why="Their smallest value over all networks, rounded down.",
+    ),
+    Claim(
+        "wu.table8.batchnorm.ratio",
+        "Table 8",
+        "λ₁/λ₂ of layers after BatchNorm: the largest mean over a network's layers",
+        "1.1 to 1.5",
+        low=1.0,
+        high=2.0,
+        why="1 is the least there can be; their largest single value is 1.89.",
+    ),
+    Claim(
+        "wu.eq52.lower-bound",
+        "(52)",
+        "λ₁/λ₂ divided by ‖E[x]E[x]ᵀ‖/‖Σ‖, the smallest over fully connected layers",
+        "≥ 1 − ‖Σ‖/‖E[x]E[x]ᵀ‖; usually ≥ 1",
+        low=1 - 1e-9,
+        why="λ₁ ≥ ‖E[x]E[x]ᵀ‖ and λ₂ ≤ ‖Σ‖ always: (52) can be had without its −1.",
+    ),
+    *_row_claims(),
+)
+
+
+_Row = tuple[str, str, str, int, str, bool, float, float, float]
+_NAMES = (
+    "network",
+    "data",
+    "kind",
+    "seed",
+    "layer",
+    "first layer",
+    "(v₁ᵀÊ[x])²",
+    "λ₁/λ₂",
+    "‖E[x]E[x]ᵀ‖/‖Σ‖",
+)
+
+
+def measure(setting: Setting, workshop: Workshop) -> Outcome:
+    """Measure E[xxᵀ] of every layer of every network."""
+    rows: list[_Row] = []
+    pictures = []
+    for cast in setting.casts:
+        networks = workshop.networks(cast)
+        for seed in cast.seeds:
+            found = _layers(networks, seed)
+            rows += [_row(networks, seed, kind, r, r is found[0][1]) for kind, r in found]
+            if seed == cast.seeds[0]:
+                pictures.append(_picture(networks, [record for _, record in found]))
+    sheet = Sheet("layers", "Every layer", dict(zip(_NAMES, zip(*rows, strict=True), strict=True)))
+    return Outcome(_measured(rows), tuple(pictures), (_summary(rows), sheet))
+
+
+def _layers(networks: Networks, seed: int) -> list[tuple[str, Autocorrelation]]:
+    risk = networks.risk(seed)
+    modules = dict(networks.model(seed).named_modules())
+    names = matrix_layers(risk)
+    records = autocorrelations(risk, names).layers
+    kinds = ["fc" if isinstance(modules[name], nn.Linear) else "conv" for name in names]
+    return list(zip(kinds, records, strict=True))
+
+
+def _row(networks: Networks, seed: int, kind: str, found: Autocorrelation, first: bool) -> _Row:
+    cast = networks.cast
+    numbers = (found.alignment, found.ratio, found.dominance)
+    return (cast.model, cast.data, kind, seed, found.layer, first, *numbers)
+
+
+def _picture(networks: Networks, found: Sequence[Autocorrelation]) -> Picture:
+    panels = tuple(
+        Panel(
+            [spectrum(record.values[:20].clamp_min(0), "hessian", None)],
+            Axis("index", whole=True),
+            Axis("eigenvalue"),
+            f"{record.layer}: λ₁/λ₂ = {record.ratio:.3g}",
+        )
+        for record in found
+    )
+    return Picture(
+        f"input-spectra-{_slug(networks.cast.model)}-{networks.cast.data}",
+        f"Top eigenvalues of E[xxᵀ], {networks.cast.label}",
+        panels,
+        shows="One eigenvalue stands alone where the mean of a layer's input is what counts; after "
+        "BatchNorm it does not.",
+    )
+
+
+def _groups(rows: Sequence[_Row]) -> dict[tuple[str, str, str], list[_Row]]:
+    """Return the rows of each line of the tables: the first layer is left out, as there."""
+    found: dict[tuple[str, str, str], list[_Row]] = {}
+    for row in rows:
+        if not row[5]:
+            found.setdefault((row[0], row[1], row[2]), []).append(row)
+    return found
+
+
+def _summary(rows: Sequence[_Row]) -> Sheet:
+    groups = _groups(rows)
+    columns: dict[str, tuple[object, ...]] = {
+        "network": tuple(key[0] for key in groups),
+        "data": tuple(key[1] for key in groups),
+        "layers": tuple(key[2] for key in groups),
+    }
+    for place, name in ((6, "(v₁ᵀÊ[x])²"), (7, "λ₁/λ₂")):
+        for word, reduce in (("mean", fmean), ("min", min), ("max", max)):
+            columns[f"{name} {word}"] = tuple(
+                float(reduce([float(row[place]) for row in group])) for group in groups.values()
+            )
+    return Sheet("summary", "As in Tables 6, 7 and 8: all layers but the first", columns)
+
+
+def _measured(rows: Sequence[_Row]) -> dict[str, Measured]:
+    found: dict[str, Measured] = {}
+    groups = _groups(rows)
+    for (model, data, kind), group in groups.items():
+        if (model, data, kind) not in _TABLES:
+            continue
+        table = _table(model, kind).lower().replace(" ", "")
+        stem = f"wu.{table}.{_slug(model)}-{kind}"
+        ratios = [row[7] for row in group]
+        spread = (max(ratios) - min(ratios)) / 2
+        found[f"{stem}.spectral-ratio"] = Measured(fmean(ratios), spread)
+        if not model.endswith("-BN"):
+            found[f"{stem}.mean-direction"] = Measured(min(row[6] for row in group))
+    plain = [row for row in rows if not row[5] and not row[0].endswith("-BN")]
+    normed = [group for (model, *_), group in groups.items() if model.endswith("-BN")]
+    if plain:
+        least = min(plain, key=lambda row: row[6])
+        found["wu.sec4.3.mean-direction.least"] = Measured(least[6])
+    # Inputs without any mean, or without any spread, are bounded by nothing.
+    bounded = [r for r in rows if r[2] == "fc" and math.isfinite(r[7]) and 0 < r[8] < math.inf]
+    if bounded:
+        found["wu.eq52.lower-bound"] = Measured(min(row[7] / row[8] for row in bounded))
+    if normed:
+        means = [fmean(row[7] for row in group) for group in normed]
+        found["wu.table8.batchnorm.ratio"] = Measured(max(means))
+    return found
+
+
+STUDY = Study(
+    name="wu-autocorrelation",
+    paper="Wu",
+    where="Tables 6, 7, 8; §4.3; (52)",
+    title="Is the mean of a layer's input all there is to its autocorrelation?",
+    settings={
+        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_CONV, casts.SMALL_MLP_BN)),
+        "paper": Setting(
+            (
+                casts.MLP,
+                *casts.MLPS,
+                casts.LENET,
+                *casts.LENET_WIDTHS,
+                casts.VGG,
+                *casts.MLP_BN,
+                casts.LENET_BN,
+            ),
+            note="VGG11 and ResNet18 of Tables 6 and 7 are not part of this run.",
+        ),
+    },
+    measure=measure,
+    claims=_CLAIMS,
+)

@@ -1,0 +1,48 @@
+"""The networks of Wu: App. D at paper scale, narrow ones on the bundled digits at laptop scale."""
+
+from eigenscape.studies.cast import Cast
+from eigenscape.train import SGD, Recipe
+
+
+# App. D.3: SGD with batches of 128 for 1000 epochs, and its two alternatives of App. E.2.1.
+# TF32 as GPUs do it by default in convolutions: trainings are noisy by themselves.
+def _recipe(optimizer: SGD) -> Recipe:
+    return Recipe(epochs=1000, batch_size=128, optimizer=optimizer, tf32=True)
+
+
+DEFAULT = _recipe(SGD(0.01))
+SMALL_STEP = _recipe(SGD(0.001))
+TRICKS = _recipe(SGD(0.01, momentum=0.9, weight_decay=5e-4))
+FIVE = (0, 1, 2, 3, 4)
+ALONG = (1, 10, 100)  # epochs kept for figures along training
+
+LENET = Cast("LeNet5", "cifar10", DEFAULT, (0, 1, 2, 3, 4, 5), keep_epochs=ALONG)
+LENET_SMALL_STEP = Cast("LeNet5", "cifar10", SMALL_STEP, (6, 7, 8, 9, 10))
+LENET_TRICKS = Cast("LeNet5", "cifar10", TRICKS, (11, 12, 13, 14, 15))
+LENET_WIDTHS = tuple(
+    Cast(f"LeNet5-(fc1-{width})", "cifar10", DEFAULT, FIVE) for width in (80, 100, 150)
+)
+LENET_BN = Cast("LeNet5-BN", "cifar10", DEFAULT, (0, 1, 2))
+MLP = Cast("F-200^2", "mnist", DEFAULT, FIVE, keep_epochs=ALONG)
+MLP_RANDOM = Cast("F-200^2", "mnist", DEFAULT, (0,), labels="random")
+MLP_BN = tuple(
+    Cast(f"{name}-BN", "mnist", DEFAULT, (0, 1, 2)) for name in ("F-200^2", "F-600^2", "F-600^4")
+)
+MLPS = tuple(Cast(name, "mnist", DEFAULT, FIVE) for name in ("F-600^2", "F-600^4", "F-600^8"))
+DEEP = (Cast("F-200^4", "mnist", DEFAULT, (0,)), *MLPS[1:])
+
+# Deeper networks: shorter training with the tricks, on CIFAR-10.
+_SHORT = Recipe(
+    epochs=60, batch_size=128, optimizer=SGD(0.01, momentum=0.9, weight_decay=5e-4), tf32=True
+)
+VGG = Cast("VGG11-W32", "cifar10", _SHORT, (0, 1, 2))
+RESNET = Cast("ResNet18-W16", "cifar10", _SHORT, (0, 1, 2))
+
+_DIGITS = Recipe(epochs=100, batch_size=32, optimizer=SGD(0.05))
+SMALL_MLP = Cast("F-48^2", "digits", _DIGITS, (0, 1, 2, 3), keep_epochs=(1, 10, 30))
+SMALL_MLP_BN = Cast("F-48^2-BN", "digits", _DIGITS, (0, 1, 2))
+SMALL_MLP_RANDOM = Cast("F-48^2", "digits", _DIGITS, (0,), labels="random")
+SMALL_MLP_NARROW = Cast("F-24^2", "digits", _DIGITS, (0, 1, 2, 3))
+_MOMENTUM = Recipe(epochs=100, batch_size=32, optimizer=SGD(0.01, momentum=0.9, weight_decay=5e-4))
+SMALL_MLP_MOMENTUM = Cast("F-48^2", "digits", _MOMENTUM, (4, 5, 6, 7))
+SMALL_CONV = Cast("SmallConv-4-6", "digits", _DIGITS, (0, 1, 2))

@@ -1,0 +1,156 @@
+"""Wu Figs 3, 14–17, 24c–d, 27: which Kronecker factors is each eigenvector of a layer made of?
+
+Corr(v₁, h_i) near 1 for the first m eigenvectors and a diagonal in Corr(u_j, h_i) mean
+h_i ≈ u_i ⊗ Ê[x].
+"""
+
+import torch
+
+from eigenscape.analyses import EigenvectorCorrespondence, eigenvector_correspondence
+from eigenscape.report import Panel, Picture
+from eigenscape.studies import wu_casts as casts
+from eigenscape.studies._draw import matrix_panel
+from eigenscape.studies._tables import sheet
+from eigenscape.studies.claim import Claim, Measured
+from eigenscape.studies.portrait import Portrait, matrix_layers
+from eigenscape.studies.study import Outcome, Setting, Study
+from eigenscape.studies.workshop import Networks, Workshop
+
+_CORNER = 150  # rows and columns that are drawn
+_CLAIMS = (
+    Claim(
+        "wu.fig3.lenet5.fc1.first-input",
+        "Fig. 3a",
+        "mean of Corr(v₁, h_i) over the first m = 120 eigenvectors of fc1 of LeNet5",
+        "the top m eigenvectors are all highly correlated with v₁",
+        low=0.7,
+        why="“Near 1” on their colour scale; the last of the m mix with the rest.",
+        scales=("paper",),
+    ),
+    Claim(
+        "wu.fig3.lenet5.fc1.diagonal",
+        "Fig. 3b",
+        "mean over the first 20 eigenvectors of fc1 of LeNet5 of the largest Corr(u_j, h_i) with "
+        "|j − i| ≤ 2",
+        "near diagonal pattern",
+        low=0.5,
+        why="More than half of each vector on the diagonal or beside it.",
+        scales=("paper",),
+    ),
+    Claim(
+        "wu.fig3.true-and-kronecker",
+        "Fig. 3",
+        "correlation of Corr(v_j, h_i) of the true Hessian with that of the Kronecker product, "
+        "first m eigenvectors, mean over hidden layers",
+        "similar patterns",
+        low=0.7,
+        why="Similar is no number; 0.7 means that half of the variance is shared.",
+    ),
+    Claim(
+        "wu.fig27.batchnorm.first-input",
+        "Fig. 27b",
+        "mean of Corr(v₁, h_i) over the first m eigenvectors of fc1 of LeNet5-BN",
+        "only very few eigenvectors correspond to v₁",
+        high=0.3,
+        why="If 3 of 10 vectors were on v₁ they would not be very few.",
+        scales=("paper",),
+    ),
+)
+
+
+def measure(setting: Setting, workshop: Workshop) -> Outcome:
+    """Take the eigenvectors of every layer of the first network of each cast apart."""
+    rows, pictures, agreement = [], [], []
+    measured: dict[str, Measured] = {}
+    products = 0
+    for cast in setting.casts:
+        networks = workshop.networks(cast)
+        names = matrix_layers(networks.risk(cast.seeds[0]))
+        for layer in names:
+            seen = workshop.portrait(
+                networks, cast.seeds[0], layer, num_pairs=setting.options["num_pairs"]
+            )
+            products += seen.pairs.num_products
+            true = eigenvector_correspondence(seen.pairs, seen.kronecker)
+            product = eigenvector_correspondence(
+                seen.kronecker_pairs(len(seen.values)), seen.kronecker
+            )
+            m = min(seen.num_outputs, true.input.shape[1])
+            alike = _alike(true, product, m)
+            first = float(true.input[0, :m].mean())
+            rows.append((cast.label, layer, seen.num_outputs, first, _diagonal(true), alike))
+            if layer != names[-1] and not cast.model.endswith("-BN"):
+                agreement.append(alike)
+            measured |= _own_claims(cast.model, layer, true, first)
+            pictures.append(_picture(networks, seen, true, product))
+    if agreement:
+        mean = sum(agreement) / len(agreement)
+        measured["wu.fig3.true-and-kronecker"] = Measured(mean)
+    names_of = ("networks", "layer", "m", "Corr(v₁, h_i), i ≤ m", "diagonal", "like Kronecker")
+    table = sheet("layers", "Every layer", names_of, rows)
+    return Outcome(measured, tuple(pictures), (table,), (), products)
+
+
+def _own_claims(
+    model: str, layer: str, true: EigenvectorCorrespondence, first: float
+) -> dict[str, Measured]:
+    if (model, layer) == ("LeNet5", "fc1"):
+        return {
+            "wu.fig3.lenet5.fc1.first-input": Measured(first),
+            "wu.fig3.lenet5.fc1.diagonal": Measured(_diagonal(true)),
+        }
+    if (model, layer) == ("LeNet5-BN", "fc1"):
+        return {"wu.fig27.batchnorm.first-input": Measured(first)}
+    return {}
+
+
+def _diagonal(found: EigenvectorCorrespondence, count: int = 20, near: int = 2) -> float:
+    """Return the mean over the first eigenvectors of the largest share near the diagonal."""
+    k = min(count, *found.output.shape)
+    i = torch.arange(k)
+    is_near = (i[:, None] - i[None, :]).abs() <= near
+    return float((found.output[:k, :k] * is_near).amax(0).mean())
+
+
+def _alike(one: EigenvectorCorrespondence, two: EigenvectorCorrespondence, m: int) -> float:
+    pair = torch.stack([found.input[:, :m].flatten() for found in (one, two)])
+    return float(torch.corrcoef(pair)[0, 1])
+
+
+def _picture(
+    networks: Networks,
+    seen: Portrait,
+    true: EigenvectorCorrespondence,
+    product: EigenvectorCorrespondence,
+) -> Picture:
+    def panel(matrix: torch.Tensor, title: str, side: str) -> Panel:
+        corner = matrix[:_CORNER, :_CORNER]
+        return matrix_panel(
+            corner, title=title, x="eigenvector h_i", y=side, label="share", limits=(0.0, 1.0)
+        )
+
+    slug = "".join(c for c in f"{networks.cast.model}{seen.layer}".lower() if c.isalnum())
+    return Picture(
+        f"correspondence-{slug}",
+        f"Eigenvector correspondence, {seen.layer} of {networks.cast.label}",
+        (
+            panel(true.input, "H with E[xxᵀ]", "v_j"),
+            panel(true.output, "H with E[M]", "u_j"),
+            panel(product.input, "E[M] ⊗ E[xxᵀ] with E[xxᵀ]", "v_j"),
+        ),
+        shows="A column is an eigenvector; a dark first row means it lies on the mean input.",
+    )
+
+
+STUDY = Study(
+    name="wu-correspondence",
+    paper="Wu",
+    where="Figs 3, 14–17, 24, 27; Def. 4.3",
+    title="Which eigenvectors of E[M] and E[xxᵀ] is each eigenvector of a layer made of?",
+    settings={
+        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
+        "paper": Setting((casts.LENET, casts.MLP, casts.LENET_BN), {"num_pairs": 260}),
+    },
+    measure=measure,
+    claims=_CLAIMS,
+)

@@ -1,0 +1,106 @@
+"""Wu Figs 1b, 6, 22: top eigenvectors of a layer, as matrices, are nearly of rank one."""
+
+import torch
+from torch import Tensor
+
+from eigenscape.analyses import rank_one_share
+from eigenscape.report import Axis, Panel, Picture, Rule
+from eigenscape.studies import wu_casts as casts
+from eigenscape.studies._draw import mean_and_band
+from eigenscape.studies._tables import sheet
+from eigenscape.studies.claim import Claim, Measured
+from eigenscape.studies.portrait import matrix_layers
+from eigenscape.studies.study import Outcome, Setting, Study
+from eigenscape.studies.workshop import Workshop
+
+_CLAIMS = (
+    Claim(
+        "wu.fig22.rank-one.top",
+        "§5.2, Figs 6, 22",
+        "‖Mat(h_i)‖/‖Mat(h_i)‖_F, mean over the first m eigenvectors, smallest over layers",
+        "usually much larger than 0.5",
+        low=0.5,
+        why="Their own threshold; m is as far as the explanation by E[x] reaches.",
+    ),
+    Claim(
+        "wu.fig22.rank-one.random",
+        "§5.2",
+        "the same for random vectors of the same shapes, the largest over layers",
+        "not given: what chance alone would show",
+        high=0.5,
+        why="Without this the claim above would say nothing. Layers with few outputs or inputs "
+        "(under 8) are left out: there any matrix is near rank one.",
+    ),
+)
+_FEW = 8
+
+
+def measure(setting: Setting, workshop: Workshop) -> Outcome:
+    """Measure the leading singular value of every top eigenvector."""
+    pictures, rows, products = [], [], 0
+    tops: list[Measured] = []
+    chance: list[float] = []
+    for cast in setting.casts:
+        networks = workshop.networks(cast)
+        panels = []
+        for layer in matrix_layers(networks.risk(cast.seeds[0])):
+            shares, m, n = [], 0, 0
+            for seed in cast.seeds:
+                seen = workshop.portrait(
+                    networks, seed, layer, num_pairs=setting.options["num_pairs"]
+                )
+                shares.append(rank_one_share(seen.matrices()))
+                m, n = seen.num_outputs, seen.num_inputs
+                products += seen.pairs.num_products
+            stacked = torch.stack(shares)
+            null = _chance(m, n)
+            top = stacked[:, :m].mean(1)
+            rows.append(
+                (cast.label, layer, m, n, float(top.mean()), float(stacked[:, :m].min()), null)
+            )
+            tops.append(Measured(float(top.mean()), float(top.std()) if len(top) > 1 else None))
+            if min(m, n) >= _FEW:
+                chance.append(null)
+            panels.append(_panel(layer, stacked, m, null))
+        pictures.append(
+            Picture(
+                f"rank-{cast.key[:-11]}",
+                f"‖Mat(h)‖/‖Mat(h)‖_F of top eigenvectors, {cast.label}",
+                tuple(panels),
+                shows="1 is a matrix of rank one. The dotted line is a random matrix of the shape.",
+            )
+        )
+    measured = {"wu.fig22.rank-one.top": min(tops, key=lambda top: top.ours)}
+    if chance:
+        measured["wu.fig22.rank-one.random"] = Measured(max(chance))
+    names = ("networks", "layer", "m", "n", "mean of first m", "smallest of first m", "random")
+    return Outcome(
+        measured, tuple(pictures), (sheet("layers", "Every layer", names, rows),), (), products
+    )
+
+
+def _chance(m: int, n: int, count: int = 20) -> float:
+    """Return the share of random matrices of that shape."""
+    draw = torch.Generator().manual_seed(0)
+    random = torch.randn(count, m, n, generator=draw, dtype=torch.float64)
+    return float(rank_one_share(random).mean())
+
+
+def _panel(layer: str, shares: Tensor, m: int, null: float) -> Panel:
+    marks = [*mean_and_band(shares, "hessian", None), Rule(m, "m")]
+    marks.append(Rule(null, "random", upright=False))
+    return Panel(marks, Axis("eigenvector", whole=True), Axis("share", limits=(0, 1.02)), layer)
+
+
+STUDY = Study(
+    name="wu-rank",
+    paper="Wu",
+    where="Figs 1b, 6, 22; §5.2",
+    title="Are the top eigenvectors of a layer, as matrices, of rank one?",
+    settings={
+        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
+        "paper": Setting((casts.LENET, casts.MLP), {"num_pairs": 200}),
+    },
+    measure=measure,
+    claims=_CLAIMS,
+)

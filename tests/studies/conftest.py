@@ -1,0 +1,135 @@
+"""Small networks trained once for all studies, and every study run on them once.
+
+`block` and `inputs_of` know nothing of the package's operators: the numbers of studies are worked
+out again with them.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from eigenscape.report import StudyResult
+from eigenscape.studies import STUDIES, Cast, Networks, Setting, Study, Workshop, run_study
+from eigenscape.train import SGD, Recipe
+
+RECIPE = Recipe(epochs=2, batch_size=20, optimizer=SGD(0.1))
+# Unequal sizes everywhere: 64 inputs, 12 hidden units, 10 classes.
+TINY = Cast("F-12^2", "digits", RECIPE, (0, 1), samples=100, keep_epochs=(1,))
+TINY_BN = dataclasses.replace(TINY, model="F-12^2-BN", keep_epochs=())
+TINY_RANDOM = dataclasses.replace(TINY, seeds=(0,), labels="random", keep_epochs=())
+TINY_CONV = dataclasses.replace(TINY, model="SmallConv-4-6", keep_epochs=())
+THEORY = {
+    "widths": (20, 40),
+    "num_classes": 3,
+    "num_samples": 512,
+    "num_seeds": 2,
+    "decoupling": (12, 30),
+}
+
+
+def shrunk(setting: Setting) -> Setting:
+    """Return a setting with small networks in the place of its own."""
+    casts = []
+    for cast in setting.casts:
+        stem = TINY_CONV if cast.model.startswith("SmallConv") else TINY
+        tiny = TINY_BN if cast.model.endswith("-BN") else stem
+        tiny = TINY_RANDOM if cast.labels == "random" else tiny
+        model = "F-8^2" if cast.model == "F-24^2" else tiny.model
+        casts.append(dataclasses.replace(tiny, model=model, seeds=cast.seeds[: len(tiny.seeds)]))
+    options = {
+        name: 15 if name == "num_pairs" else value for name, value in setting.options.items()
+    }
+    return Setting(tuple(casts), options | (THEORY if "widths" in options else {}), setting.note)
+
+
+def block(networks: Networks, seed: int, *names: str, epoch: int | None = None) -> Tensor:
+    """Return the Hessian of the loss with respect to some parameters, by double backward.
+
+    That of a layer's bias is E[M]: every sample's output moves with it.
+    """
+    model = networks.model(seed, epoch)
+    loss = cross_entropy(model(networks.data.inputs), networks.data.targets)
+    chosen = [dict(model.named_parameters())[name] for name in names]
+    slopes = torch.autograd.grad(loss, chosen, create_graph=True)
+    rows = [
+        torch.autograd.grad(entry, chosen, retain_graph=True)
+        for slope in slopes
+        for entry in slope.reshape(-1)
+    ]
+    H = torch.stack([torch.cat([part.reshape(-1) for part in row]) for row in rows])
+    return (H + H.T) / 2
+
+
+def inputs_of(networks: Networks, seed: int, layer: str, epoch: int | None = None) -> Tensor:
+    """Return what goes into a linear layer (samples, n)."""
+    model, seen = networks.model(seed, epoch), []
+    hook = model.get_submodule(layer).register_forward_pre_hook(lambda _, args: seen.append(args))
+    with torch.no_grad():
+        model(networks.data.inputs)
+    hook.remove()
+    return seen[0][0]
+
+
+def top_vectors(matrix: Tensor, count: int) -> Tensor:
+    """Return the eigenvectors of the largest eigenvalues, largest first, as columns."""
+    return torch.linalg.eigh(matrix).eigenvectors.flip(1)[:, :count]
+
+
+def numbers_of(result: StudyResult) -> dict[str, float]:
+    """Return what a study measured, by claim."""
+    return {f.id: f.ours for f in result.findings if f.ours is not None}
+
+
+@pytest.fixture(scope="session")
+def _float64_for_all() -> Iterator[None]:
+    """Set the dtype that tests have: what is made for the session is made before theirs is set."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory, _float64_for_all: None) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("shop"), torch.device("cpu"))
+
+
+@pytest.fixture(scope="session")
+def tiny(shop: Workshop) -> Networks:
+    return shop.networks(TINY)
+
+
+@pytest.fixture(scope="session")
+def small_study() -> Callable[[str], Study]:
+    """Give a study whose laptop scale is smaller still."""
+
+    def shrink(name: str) -> Study:
+        study = STUDIES[name]
+        return dataclasses.replace(
+            study, settings={scale: shrunk(study.settings["laptop"]) for scale in study.settings}
+        )
+
+    return shrink
+
+
+@pytest.fixture(scope="session")
+def ran(shop: Workshop, small_study: Callable[[str], Study]) -> Callable[[str], StudyResult]:
+    """Run a study on small networks, or remember it."""
+    known: dict[str, StudyResult] = {}
+
+    def run(name: str) -> StudyResult:
+        if name not in known:
+            known[name] = run_study(small_study(name), shop)
+        return known[name]
+
+    return run
+
+
+@pytest.fixture
+def empty_shop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path / "shop", torch.device("cpu"))

@@ -1,0 +1,239 @@
+import dataclasses
+import json
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from torch import nn
+
+from eigenscape.data import DataSet
+from eigenscape.errors import ConvergenceWarning, InvalidArgumentError, UnknownNameError
+from eigenscape.records import Status, pack
+from eigenscape.report import StudyResult
+from eigenscape.report._matplotlib import make_figure
+from eigenscape.report._plotly import plots
+from eigenscape.studies import (
+    SCALES,
+    STUDIES,
+    Cast,
+    Claim,
+    Measured,
+    Outcome,
+    Own,
+    Setting,
+    Study,
+    Workshop,
+    read_result,
+    run_study,
+    write_result,
+)
+from tests.studies.conftest import RECIPE, TINY
+
+CLAIMS = [claim for study in STUDIES.values() for claim in study.claims]
+TAKE_OWN = [name for name, study in STUDIES.items() if study.own]
+
+
+# --- what is written down ------------------------------------------------------------------------
+
+
+def test_ids_are_unique_and_say_whose_they_are() -> None:
+    ids = [claim.id for claim in CLAIMS]
+    assert len(set(ids)) == len(ids)
+    for id in ids:
+        assert re.fullmatch(r"(wu|thesis)(\.[a-z0-9-]+){2,}", id), id
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_claims_are_complete(claim: Claim) -> None:
+    assert claim.low <= claim.high
+    assert claim.expected() != "any"
+    assert claim.why
+    assert claim.where
+    assert claim.says
+    assert claim.theirs
+    assert claim.scales
+    assert set(claim.scales) <= {*SCALES, "own"}
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES.keys())
+def test_studies_have_both_scales_and_claims(study: Study) -> None:
+    assert set(study.settings) == set(SCALES)
+    assert study.name.startswith(f"{study.paper.lower()}-")
+    assert study.claims
+    assert study.title.endswith("?")
+    assert study.own == bool(study.settings["laptop"].casts)
+    for setting in study.settings.values():
+        assert len({cast.key for cast in setting.casts}) == len(setting.casts)
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def made_up(**changes: object) -> Study:
+    study = Study(
+        name="made-up",
+        paper="Wu",
+        where="Fig. 0",
+        title="Is one one?",
+        settings={"laptop": Setting((TINY,), {"k": 3}, "small"), "paper": Setting((), {"k": 9})},
+        measure=lambda setting, shop: Outcome({"wu.a": Measured(float(setting.options["k"]))}),
+        claims=(
+            Claim("wu.a", "Fig. 0", "a", "3", low=3, high=3, why="exact"),
+            Claim("wu.b", "Fig. 0", "b", "?", low=0, why="none"),
+        ),
+    )
+    return dataclasses.replace(study, **changes)
+
+
+def test_every_claim_has_a_finding(empty_shop: Workshop) -> None:
+    result = run_study(made_up(), empty_shop)
+    assert [(f.id, f.status, f.ours) for f in result.findings] == [
+        ("wu.a", "pass", 3.0),
+        ("wu.b", "not run", None),
+    ]
+    assert result.status.text == "1 of 1 claims that were measured agree with the paper."
+    assert result.notes == ("small",)
+    assert result.device == "CPU"
+    assert result.settings == {
+        "k": 3,
+        "networks 1": f"F-12^2 (digits), 100 samples, 2 seeds, xavier weights, {RECIPE}",
+    }
+    paper = run_study(made_up(), empty_shop, scale="paper")
+    assert [f.status for f in paper.findings] == ["fail", "not run"]
+    assert (paper.scale, paper.notes, paper.settings) == ("paper", (), {"k": 9})
+
+
+def test_own_networks_take_the_place_of_the_studys(empty_shop: Workshop) -> None:
+    seen: list[Setting] = []
+
+    def measure(setting: Setting, shop: Workshop) -> Outcome:
+        seen.append(setting)
+        return Outcome({"wu.a": Measured(3.0)})
+
+    other = dataclasses.replace(TINY, model="F-3")
+    result = run_study(made_up(measure=measure), empty_shop, own=other)
+    assert seen[0] == Setting((other,), {"k": 3})
+    assert result.scale == "own"
+    assert {f.scale for f in result.findings} == {"own"}
+    only_paper = dataclasses.replace(made_up().claims[0], scales=SCALES)
+    result = run_study(made_up(claims=(only_paper,)), empty_shop, own=other)
+    assert result.findings[0].status == "not run"
+
+
+def test_what_cannot_be_run_is_refused(empty_shop: Workshop) -> None:
+    with pytest.raises(InvalidArgumentError, match="made-up` is about networks of its own making"):
+        run_study(made_up(own=False), empty_shop, own=TINY)
+    with pytest.raises(InvalidArgumentError, match="'laptop', 'paper'; got 'poster'"):
+        run_study(made_up(), empty_shop, scale="poster")
+
+
+def test_a_number_without_its_claim_is_a_mistake(empty_shop: Workshop) -> None:
+    wrong = made_up(measure=lambda setting, shop: Outcome({"wu.A": Measured(1.0)}))
+    with pytest.raises(UnknownNameError, match=r"none of its claims says: \['wu.A'\]"):
+        run_study(wrong, empty_shop)
+
+
+def test_numbers_of_networks_that_no_claim_asks_for_are_dropped(empty_shop: Workshop) -> None:
+    by_name = {"wu.b": Measured(1.0), "wu.other-network": Measured(1.0)}
+    study = made_up(measure=lambda setting, shop: Outcome({"wu.a": Measured(3.0)}, by_name=by_name))
+    found = run_study(study, empty_shop).findings
+    assert [(f.id, f.status) for f in found] == [("wu.a", "pass"), ("wu.b", "pass")]
+
+
+def test_what_did_not_converge_is_told_and_noted(empty_shop: Workshop) -> None:
+    poor = Status(False, "2 residuals are above the tolerance.")
+
+    def measure(setting: Setting, shop: Workshop) -> Outcome:
+        poor.warn()
+        poor.warn()
+        return Outcome({"wu.a": Measured(3.0)})
+
+    with pytest.warns(ConvergenceWarning, match="2 residuals") as told:
+        result = run_study(made_up(measure=measure), empty_shop)
+    assert len(told) == 1
+    assert not result.status
+    assert "Not everything converged: 2 residuals are above" in result.status.text
+
+
+def test_other_warnings_are_passed_on(empty_shop: Workshop) -> None:
+    def measure(setting: Setting, shop: Workshop) -> Outcome:
+        warnings.warn("look", UserWarning, stacklevel=1)
+        return Outcome({})
+
+    with pytest.warns(UserWarning, match="look"):
+        assert run_study(made_up(measure=measure), empty_shop).status
+
+
+# --- all studies ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_runs_and_is_complete(name: str, ran: Callable[[str], StudyResult]) -> None:
+    result = ran(name)
+    assert [f.id for f in result.findings] == [claim.id for claim in STUDIES[name].claims]
+    judged = {f.id for f in result.findings if f.status != "not run"}
+    assert judged or {claim.scales for claim in STUDIES[name].claims} == {("paper",)}
+    assert judged <= {claim.id for claim in STUDIES[name].claims if "laptop" in claim.scales}
+    assert result.pictures
+    assert result.sheets
+    names = [picture.name for picture in result.pictures]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
+    assert all(picture.shows for picture in result.pictures)
+    for sheet in result.sheets:
+        assert len({len(column) for column in sheet.columns.values()}) == 1
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_picture_can_be_drawn(name: str, ran: Callable[[str], StudyResult]) -> None:
+    for picture in ran(name).pictures:
+        figure = make_figure(picture)
+        figure.draw_without_rendering()
+        titles = [text for axes in figure.axes if (text := axes.get_title(loc="left"))]
+        assert titles == [panel.title for panel in picture.panels if panel.title]
+        plt.close(figure)
+        drawn = plots(picture)
+        assert len(drawn) == len(picture.panels)
+        json.dumps(drawn, allow_nan=False)
+        traces = [trace for plot in drawn for trace in plot["data"]]
+        assert not [t for t in traces if t.get("showlegend") and not t["name"]]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_result_can_be_stored(
+    name: str, ran: Callable[[str], StudyResult], tmp_path: Path
+) -> None:
+    path = write_result(ran(name), tmp_path / "new")
+    assert path.name == f"{name}-laptop.json"
+    assert path.stat().st_size < 10**6
+    assert pack(read_result(path)) == pack(ran(name))
+
+
+@pytest.fixture(scope="module")
+def mine() -> Cast:
+    """A network of a reader: narrow, few classes, names of its own."""
+    x = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
+
+    def build(seed: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+    own = Own(build, DataSet("toy", x, (x[:, 0] > 0).long(), 2))
+    return Cast("mine.py", "toy", RECIPE, (0, 1, 2), own=own)
+
+
+@pytest.mark.parametrize("name", TAKE_OWN)
+def test_every_study_takes_a_small_network_of_ones_own(
+    name: str, shop: Workshop, mine: Cast
+) -> None:
+    result = run_study(STUDIES[name], shop, own=mine)
+    assert result.scale == "own"
+    words = f"mine.py (toy), all samples, 3 seeds, {RECIPE}"  # whose first weights are their own
+    assert result.settings["networks 1"] == words
+    assert [f.id for f in result.findings] == [claim.id for claim in STUDIES[name].claims]
+    for picture in result.pictures:
+        make_figure(picture).draw_without_rendering()
+    plt.close("all")

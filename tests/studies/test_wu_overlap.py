@@ -1,0 +1,87 @@
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from eigenscape.analyses import overlap_prediction
+from eigenscape.errors import InvalidArgumentError
+from eigenscape.studies import STUDIES, Networks, Study, Workshop, run_study
+from eigenscape.studies.wu_overlap import _Layer, _linearity, _measured
+from tests.studies.conftest import TINY, block, numbers_of, top_vectors
+
+NAME = "wu-overlap"
+
+
+def overlaps(networks: Networks, layer: str, count: int) -> torch.Tensor:
+    """Return the overlap of the top k eigenvectors of both networks, k = 1, …, count."""
+    U, V = (top_vectors(block(networks, s, f"{layer}.weight"), count) for s in (0, 1))
+    squares = (U.T @ V).square()
+    return torch.stack([squares[:k, :k].sum() / k for k in range(1, count + 1)])
+
+
+def test_overlaps(small_study: Callable[[str], Study], shop: Workshop, tiny: Networks) -> None:
+    result = run_study(small_study(NAME), shop, own=TINY)
+    table = result.sheets[0].columns
+    assert table["layer"] == ("fc1", "fc2", "fc3")
+    assert table["sd over pairs"] == (None,) * 3  # there is one pair
+    curves = {layer: overlaps(tiny, layer, 15) for layer in table["layer"]}
+    for i, (layer, m) in enumerate((("fc1", 12), ("fc2", 12), ("fc3", 10))):
+        assert table["overlap at m"][i] == pytest.approx(float(curves[layer][m - 1]), abs=1e-5)
+    lines = [panel.marks[0] for panel in result.pictures[0].panels]
+    assert lines[1].y == pytest.approx(curves["fc2"].tolist(), abs=1e-5)
+    above, errors = [], []
+    for layer, size in (("fc1", 768), ("fc2", 144)):
+        seen = [shop.portrait(tiny, seed, layer, num_pairs=15) for seed in (0, 1)]
+        told = overlap_prediction(
+            seen[0].kronecker, seen[1].kronecker, num_vectors=15, num_inputs=10
+        ).overlaps
+        chance = torch.arange(1, 16) / size
+        above.append(float((curves[layer] / chance)[(told - chance).argmax()]))
+        gap = (told - curves[layer])[:12].abs().mean()
+        errors.append(float(gap / curves[layer][:12].mean()))
+    ours = numbers_of(result)
+    assert ours["wu.overlap.above-chance"] == pytest.approx(min(above), rel=1e-4)
+    assert ours["wu.theorem-f1.curve"] == pytest.approx(sum(errors) / 2, rel=1e-4)
+
+
+def test_one_network_is_refused(small_study: Callable[[str], Study], shop: Workshop) -> None:
+    with pytest.raises(InvalidArgumentError, match="--seeds 0-2"):
+        run_study(small_study(NAME), shop, own=dataclasses.replace(TINY, seeds=(0,)))
+
+
+class Told:
+    overlaps, alignment, regime = torch.linspace(0.1, 0.9, 260), 0.5, "peak"
+
+
+def layer(group: str, name: str, m: int, last: bool = False, pairs: int = 3) -> _Layer:
+    """Return a layer whose overlap rises to 0.4 at m, and falls from there."""
+    rise = torch.minimum(torch.arange(1, 261) / m, m / torch.arange(1, 261))
+    noise = torch.linspace(-0.1, 0.1, pairs)[:, None] if pairs > 1 else torch.zeros(1, 1)
+    return _Layer(group, name, m, 0.4 * rise + noise, (Told(),), last, 10**6)
+
+
+def test_every_claim_can_be_measured_on_the_papers_networks() -> None:
+    layers = [layer("LeNet5 (cifar10)", n, m) for n, m in (("conv1", 6), ("conv2", 16))]
+    layers += [layer("LeNet5 (cifar10)", n, m) for n, m in (("fc1", 120), ("fc2", 84))]
+    layers += [layer("LeNet5 (cifar10)", "fc3", 10, last=True)]
+    layers += [layer("LeNet5-BN (cifar10)", "fc1", 120), layer("F-200^2 (mnist)", "fc2", 200)]
+    found = _measured(layers, "wu")
+    assert found.keys() >= {claim.id for claim in STUDIES[NAME].claims}
+    assert found["wu.lenet5.fc1.peak"].ours == 1.0
+    assert found["wu.lenet5.fc1.height"].ours == pytest.approx(0.8)
+    assert found["wu.lenet5.fc1.height"].spread == pytest.approx(0.2)
+    assert found["wu.lenet5.fc1.growth"].ours == pytest.approx(1.0)
+    assert found["wu.lenet5.fc3.flat"].ours == pytest.approx(1 / 9)
+    assert found["wu.fig28.batchnorm.height"].ours == pytest.approx(1.0)
+    assert found["wu.f200x2.fc2.early-peak.height"].ours == pytest.approx(0.4 * 9 / 200)
+
+
+def test_one_pair_has_no_spread() -> None:
+    found = _measured([layer("LeNet5 (cifar10)", "fc1", 120, pairs=1)], "wu")
+    assert found["wu.lenet5.fc1.height"].spread is None
+
+
+def test_linearity() -> None:
+    assert _linearity(torch.tensor([1.0, 2.0, 3.0])) == pytest.approx(1.0)
+    assert _linearity(torch.tensor([1.0, 5.0, 1.0])) == pytest.approx(0.0, abs=1e-12)

@@ -1,0 +1,73 @@
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from eigenscape.data import DataSet
+from eigenscape.errors import UnsupportedModelError
+from eigenscape.report import StudyResult
+from eigenscape.studies import STUDIES, Networks, Own, Study, Workshop, run_study
+from eigenscape.studies.wu_spectra import gap_place
+from tests.studies.conftest import TINY, TINY_RANDOM, block, inputs_of, numbers_of
+
+NAME = "wu-spectra"
+
+
+def output_values(networks: Networks, epoch: int) -> torch.Tensor:
+    return torch.linalg.eigvalsh(block(networks, 0, "fc1.bias", epoch=epoch)).flip(0)
+
+
+def test_gaps(ran: Callable[[str], StudyResult], tiny: Networks, shop: Workshop) -> None:
+    ours = numbers_of(ran(NAME))
+    places = {}
+    for epoch in (0, 1, 2):
+        values = output_values(tiny, epoch)
+        ratios = (values[:-1] / values[1:].clamp_min(1e-300))[1:]
+        places[epoch] = int(ratios.argmax()) + 2
+    assert ours["wu.fig4a.initial.gap"] == places[0] - 10
+    assert ours["wu.fig4b.minimum.gap"] == places[2] - 10
+    near = [place - 10 in (-1, 0) for place in places.values()]
+    assert ours["wu.fig19.outliers-along"] == pytest.approx(sum(near) / 3)
+    random, true = (output_values(n, 2) for n in (shop.networks(TINY_RANDOM), tiny))
+    expected = float((random[8] / random[9]) / (true[8] / true[9]))
+    assert ours["wu.fig4c.random-labels.no-gap"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_inputs_along_training(ran: Callable[[str], StudyResult], tiny: Networks) -> None:
+    found = []
+    for epoch in (0, 1, 2):
+        x = inputs_of(tiny, 0, "fc2", epoch)
+        values = torch.linalg.eigvalsh(x.T @ x)
+        found.append(float(values[-1] / values[-2]))
+    table = ran(NAME).sheets[0].columns
+    assert table["epoch"] == (0, 1, 2)
+    assert table["λ₁/λ₂ of E[xxᵀ]"] == pytest.approx(found, rel=1e-5)
+    assert numbers_of(ran(NAME))["wu.fig18.rank-one-along"] == pytest.approx(min(found))
+
+
+def test_every_claim_is_measured(ran: Callable[[str], StudyResult]) -> None:
+    assert numbers_of(ran(NAME)).keys() == {claim.id for claim in STUDIES[NAME].claims}
+
+
+def test_the_place_of_a_gap() -> None:
+    assert gap_place(torch.tensor([100.0, 10.0, 9.0, 1.0, 0.9])) == 3
+    assert gap_place(torch.tensor([1.0, 0.9, 0.8, 0.0])) == 3  # to zero is the largest of all
+    assert gap_place(torch.tensor([9.0, 8.0, 7.0, 1.0]), most=2) == 2
+    assert [gap_place(torch.ones(n)) for n in (1, 2)] == [1, 2]
+
+
+def test_narrow_networks_have_no_place_for_the_gap(shop: Workshop) -> None:
+    narrow = [dataclasses.replace(c, model="F-6^2") for c in (TINY, TINY_RANDOM)]
+    study = STUDIES[NAME]
+    setting = dataclasses.replace(study.settings["laptop"], casts=tuple(narrow))
+    result = run_study(dataclasses.replace(study, settings={"laptop": setting}), shop)
+    assert "wu.fig4c.random-labels.no-gap" not in numbers_of(result)
+
+
+def test_one_layer_is_refused(small_study: Callable[[str], Study], empty_shop: Workshop) -> None:
+    x = torch.randn(20, 3)
+    own = Own(lambda seed: nn.Sequential(nn.Linear(3, 2)), DataSet("x", x, (x[:, 0] > 0).long(), 2))
+    with pytest.raises(UnsupportedModelError, match="second layer"):
+        run_study(small_study(NAME), empty_shop, own=dataclasses.replace(TINY, own=own))
