@@ -237,7 +237,8 @@ def load(
 ) -> DataSet:
     """Load a data set; every file is compared with its published checksum before it is read.
 
-    Options by set: `normalise=` for images ("standard", "unit", "wu", "papyan", "dong");
+    Options by set: `normalise=` for images ("standard", "unit", "half", "wu", "papyan",
+    "dong");
     `dimension=`, `num_classes=`, `seed=` and more for the synthetic sets; `context=` and `path=`
     for characters. See the functions of the same names.
 

@@ -140,7 +140,7 @@ def _set_axis(axes: "Axes", side: str, panel: Panel) -> None:
     elif axis.log:
         _short_decades(own, *ends(panel, side))
     elif axis.whole:
-        own.set_major_locator(MaxNLocator(integer=True))
+        own.set_major_locator(MaxNLocator(nbins=5, integer=True))
     if axis.downward:
         own.set_inverted(True)
 

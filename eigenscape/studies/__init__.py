@@ -8,6 +8,7 @@ from eigenscape.studies import (
     wu_clusters,
     wu_correspondence,
     wu_full_hessian,
+    wu_inputs,
     wu_output_space,
     wu_overlap,
     wu_overlap_variants,
@@ -35,6 +36,7 @@ from eigenscape.studies.workshop import Networks as Networks
 from eigenscape.studies.workshop import Workshop as Workshop
 
 _ALL = (
+    wu_inputs.STUDY,
     wu_autocorrelation.STUDY,
     wu_approximation.STUDY,
     wu_correspondence.STUDY,

@@ -9,10 +9,10 @@ from eigenscape.report import Axis, Band, Line, Panel, Points, Raster
 SERIES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
 
 
-def rounded(values: Tensor | Sequence[float]) -> tuple[float, ...]:
-    """Return numbers with six digits: more cannot be seen, and would fill files."""
+def rounded(values: Tensor | Sequence[float], digits: int = 6) -> tuple[float, ...]:
+    """Return numbers with few digits: more cannot be seen, and would fill files."""
     items = values.detach().cpu().reshape(-1).tolist() if isinstance(values, Tensor) else values
-    return tuple(float(f"{value:.6g}") for value in items)
+    return tuple(float(f"{value:.{digits}g}") for value in items)
 
 
 def indices(count: int) -> tuple[float, ...]:
@@ -53,5 +53,5 @@ def matrix_panel(
     matrix: Tensor, *, title: str, x: str, y: str, label: str, limits: tuple[float, float] | None
 ) -> Panel:
     """Return a matrix as a picture."""
-    raster = Raster(tuple(rounded(row) for row in matrix), label, limits)
+    raster = Raster(tuple(rounded(row, 3) for row in matrix), label, limits)
     return Panel([raster], Axis(x), Axis(y, downward=True), title)

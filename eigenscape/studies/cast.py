@@ -83,7 +83,9 @@ class Cast:
     @property
     def label(self) -> str:
         """What figures call it."""
-        return f"{self.model} ({self.data}{', random labels' if self.labels == 'random' else ''})"
+        labels = ", random labels" if self.labels == "random" else ""
+        pixels = f", {self.normalise}" if self.normalise != "standard" else ""
+        return f"{self.model} ({self.data}{pixels}{labels})"
 
     @cached_property  # of one's own network it takes a look at all data
     def key(self) -> str:

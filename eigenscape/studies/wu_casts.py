@@ -24,6 +24,9 @@ LENET_WIDTHS = tuple(
 )
 LENET_BN = Cast("LeNet5-BN", "cifar10", DEFAULT, (0, 1, 2))
 MLP = Cast("F-200^2", "mnist", DEFAULT, FIVE, keep_epochs=ALONG)
+# What Wu-2020 trained on, by its Table 6: see the study wu-inputs.
+MLP_HALF = Cast("F-200^2", "mnist", DEFAULT, FIVE, normalise="half")
+LENET_UNIT = Cast("LeNet5", "cifar10", DEFAULT, FIVE, normalise="unit")
 MLP_RANDOM = Cast("F-200^2", "mnist", DEFAULT, (0,), labels="random")
 MLP_BN = tuple(
     Cast(f"{name}-BN", "mnist", DEFAULT, (0, 1, 2)) for name in ("F-200^2", "F-600^2", "F-600^4")

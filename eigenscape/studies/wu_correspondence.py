@@ -16,7 +16,7 @@ from eigenscape.studies.portrait import Portrait, matrix_layers
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Networks, Workshop
 
-_CORNER = 150  # rows and columns that are drawn
+_CORNER = 60  # rows and columns that are drawn
 _CLAIMS = (
     Claim(
         "wu.fig3.lenet5.fc1.first-input",

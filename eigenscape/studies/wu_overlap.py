@@ -25,6 +25,7 @@ from eigenscape.studies.workshop import Workshop
 
 _PEAK = "Their figures show a peak “around m”; a fifth of m on either side is around it."
 _SIZE = (
+    "Holds where τ_m γ₁ > τ₁ γ₂; the table's regime “delayed peak” says where it does not. "
     "The text has “approximately”, from an argument that leaves out all but one input direction."
 )
 

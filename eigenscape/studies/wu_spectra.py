@@ -28,7 +28,9 @@ _CLAIMS = (
         "a gap at c − 1 or c",
         low=-1,
         high=0,
-        why="c − 1 by Theorem 4.1; one more where a class mean stands out.",
+        why="c − 1 by Theorem 4.1; one more where a class mean stands out. The text does not say "
+        "which network: of F-200² the spectrum bends at 9 without a jump, while fc1 of LeNet5 has "
+        "its largest ratio there at every kept epoch (Fig. 19).",
     ),
     Claim(
         "wu.fig4b.minimum.gap",
