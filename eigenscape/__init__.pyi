@@ -39,6 +39,7 @@ from eigenscape.linalg import diagonal as diagonal
 from eigenscape.linalg import eigsh as eigsh
 from eigenscape.linalg import frobenius_norm as frobenius_norm
 from eigenscape.linalg import lanczos as lanczos
+from eigenscape.linalg import noise_floor as noise_floor
 from eigenscape.linalg import power_iteration as power_iteration
 from eigenscape.linalg import solve as solve
 from eigenscape.linalg import spectral_density as spectral_density

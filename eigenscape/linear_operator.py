@@ -71,6 +71,11 @@ class LinearOperator(ABC):
         """The space of the products; the same as `space` unless the operator is rectangular."""
         return self.space
 
+    @property
+    def noise(self) -> float:
+        """Error of products relative to ‖A‖, where it is far above rounding in `dtype`; else 0."""
+        return 0.0
+
     def adjoint_matmat(self, Y: Tensor) -> Tensor:
         """Multiply (m, k) columns by Aᵀ; use `A.T @ Y` from outside."""
         if self.is_symmetric:
@@ -268,6 +273,11 @@ class WrappedOperator(LinearOperator):
         """The wrapped operator's."""
         return self._inner.is_symmetric
 
+    @property
+    def noise(self) -> float:
+        """The wrapped operator's."""
+        return self._inner.noise
+
 
 class _Transposed(WrappedOperator):
     @property
@@ -347,6 +357,10 @@ class _Sum(WrappedOperator):
     @property
     def is_symmetric(self) -> bool:
         return self._inner.is_symmetric and self._other.is_symmetric
+
+    @property
+    def noise(self) -> float:
+        return max(self._inner.noise, self._other.noise)
 
     def matmat(self, X: Tensor) -> Tensor:
         return self._inner.matmat(X).add(self._other.matmat(X), alpha=self._sign)

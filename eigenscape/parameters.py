@@ -1,14 +1,17 @@
-"""Which of a model's parameters are differentiated, and whether they can be."""
+"""Which of a model's parameters are differentiated, whether they can be, and whether they moved."""
 
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from eigenscape.errors import (
     EmptySelectionError,
+    InvalidArgumentError,
     SubstitutionWarning,
     UnsupportedModelError,
     WrongTypeError,
@@ -139,3 +142,62 @@ def common_kind(params: dict[str, Tensor]) -> tuple[torch.dtype, torch.device]:
             "`model.to_empty(device='cpu')` and `model.load_state_dict(...)`."
         )
     return dtype, device
+
+
+def bit_sums(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
+    """Add up the bits of tensors as integers that wrap around, without waiting for a device.
+
+    Args:
+        tensors: Of any dtypes, on any devices.
+        device: Where the sums are wanted.
+
+    Returns:
+        The sums, int64.
+    """
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        kinds.setdefault((plain.dtype, plain.device), []).append(plain.detach().reshape(-1))
+    sums = []
+    for flat in kinds.values():
+        size = flat[0].element_size()
+        integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
+        wide = torch.int64 if size == 8 else torch.int32
+        # Joined on a GPU, where two launches cost less than one for each tensor.
+        parts = [torch.cat(flat)] if flat[0].is_cuda else flat
+        sums += [part.view(integer).sum(dtype=wide) for part in parts]
+    return torch.stack([part.to(device, torch.int64, non_blocking=True) for part in sums])
+
+
+def checked_autocast(autocast: torch.dtype | None, dtype: torch.dtype) -> torch.dtype | None:
+    """Return the dtype to evaluate a model in, or refuse one that gains nothing or overflows."""
+    if autocast not in (None, torch.bfloat16):
+        raise InvalidArgumentError(
+            f"`EmpiricalRisk(autocast=...)` must be torch.bfloat16 or None; got {autocast}. "
+            "float16 has no room for the range of second derivatives."
+        )
+    if autocast is not None and dtype != torch.float32:
+        raise InvalidArgumentError(
+            f"`EmpiricalRisk(autocast={autocast})` is for parameters in float32, which it rounds; "
+            f"they are in {dtype}. Leave it out, or convert the model with `model.float()`."
+        )
+    return autocast
+
+
+class AttentionSpy(TorchFunctionMode):
+    """Notices calls of fused attention."""
+
+    def __init__(self) -> None:
+        """Nothing was found yet."""
+        super().__init__()
+        self.found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Look at a call, and make it."""
+        kwargs = kwargs or {}
+        # `nn.MultiheadAttention` takes the fused kernel only where no weights are asked for.
+        if func is F.scaled_dot_product_attention or (
+            func is F.multi_head_attention_forward and not kwargs.get("need_weights", True)
+        ):
+            self.found = True
+        return func(*args, **kwargs)

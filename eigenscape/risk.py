@@ -9,14 +9,12 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from eigenscape.batches import Batch, BatchSource
 from eigenscape.distributed import Ranks
@@ -31,7 +29,15 @@ from eigenscape.errors import (
 )
 from eigenscape.files import crc
 from eigenscape.losses import Loss, as_loss
-from eigenscape.parameters import common_kind, is_compiled, select_parameters, uncompiled
+from eigenscape.parameters import (
+    AttentionSpy,
+    bit_sums,
+    checked_autocast,
+    common_kind,
+    is_compiled,
+    select_parameters,
+    uncompiled,
+)
 from eigenscape.precision import full_precision
 from eigenscape.space import ParamSpace
 
@@ -65,6 +71,7 @@ class EmpiricalRisk:
         mode: str = "eval",
         reduction: str = "mean",
         check_deterministic: bool = True,
+        autocast: torch.dtype | None = None,
         keep_data_bytes: int = _KEEP_DATA_BYTES,
         ranks: Ranks | None = None,
     ) -> None:
@@ -85,6 +92,9 @@ class EmpiricalRisk:
                 are now; "keep" leaves every module in the mode it is in.
             reduction: "mean" divides by the number of loss terms, "sum" does not divide.
             check_deterministic: Evaluate twice and refuse if the two disagree.
+            autocast: `torch.bfloat16` evaluates a float32 model, and with it all its derivatives,
+                under `torch.autocast`. Logits are brought back to float32; loss and sums stay as
+                they are. Products are then noisy; see `noise_floor`.
             keep_data_bytes: Most device memory for batches read from a loader.
             ranks: Processes to share the work with, from `distributed.join`. Each is given the same
                 model and the same data, takes its share of them, and gets the answers for all.
@@ -100,6 +110,7 @@ class EmpiricalRisk:
         self.reduction = require_choice(reduction, ("mean", "sum"), "EmpiricalRisk(reduction=...)")
         self._all = self._selected = select_parameters(model, params)
         self.dtype, self.device = common_kind(self._selected)
+        self.autocast = checked_autocast(autocast, self.dtype)
         self.space = ParamSpace.of(self._selected)
         self.ranks = ranks or Ranks()
         with self.ranks.together():
@@ -165,20 +176,20 @@ class EmpiricalRisk:
                 )
         return chosen
 
-    def version(self) -> tuple[object, ...]:
-        """Return a value that changes whenever the model does, to know when kept work is stale.
+    def marks(self) -> tuple[object, ...]:
+        """Return what the host knows of the model's state: places, counted writes and modes."""
+        module = self._module
+        modules = module.modules() if module is not None and self._mode == "keep" else ()
+        counted = ((t.data_ptr(), t._version) for t in self._state())
+        return (*counted, *(part.training for part in modules))
 
-        PyTorch counts writes to a tensor, but not those through `.data`; so the bits are added up.
+    def bits(self) -> Tensor:
+        """Return sums of the bits of the model's state on the device, without waiting for it.
+
+        PyTorch counts writes to a tensor, but not those through `.data`. With `marks` it changes
+        whenever the model does, to know when kept work is stale.
         """
-        tensors, modules = self._state(), [] if self._module is None else self._module.modules()
-        modes = [part.training for part in modules]
-        kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for t in tensors:
-            plain = torch.view_as_real(t) if t.is_complex() else t
-            kinds.setdefault((t.dtype, t.device), []).append(plain.detach().reshape(-1))
-        sums = [total for group in kinds.values() for total in _bit_sums(group)]
-        marks = ((t.data_ptr(), t._version) for t in tensors)
-        return (*marks, *sums, *(modes if self._mode == "keep" else ()))
+        return bit_sums(self._state(), self.device)
 
     def _state(self) -> list[Tensor]:
         if self._module is None:
@@ -187,10 +198,7 @@ class EmpiricalRisk:
 
     def places(self) -> tuple[int, ...]:
         """Return where the tensors of the model are, to know when one took another's place."""
-        tensors = list(self._all.values())
-        if self._module is not None:
-            tensors = [*self._module.parameters(), *self._module.buffers()]
-        return tuple(t.data_ptr() for t in tensors)
+        return tuple(t.data_ptr() for t in self._state())
 
     def restricted(self, names: Sequence[str]) -> "EmpiricalRisk":
         """Return the same risk as a function of some of its parameters, the rest held fixed.
@@ -230,9 +238,31 @@ class EmpiricalRisk:
         Returns:
             As `output`.
         """
-        if self._module is None:
-            return _logits(self._model(state, *args, **kwargs))
-        return _logits(torch.func.functional_call(self._module, state, args, kwargs, strict=False))
+        with self.casting():
+            if self._module is None:
+                found = self._model(state, *args, **kwargs)
+            else:
+                found = torch.func.functional_call(self._module, state, args, kwargs, strict=False)
+        logits = _logits(found)
+        if self.autocast is not None and isinstance(logits, Tensor) and logits.is_floating_point():
+            return logits.to(self.dtype)
+        return logits
+
+    def casting(self) -> AbstractContextManager[object]:
+        """Return the context in which the model, or a part of it, is evaluated."""
+        if self.autocast is None:
+            return nullcontext()
+        # Cast copies that are shared between calls would tie their graphs together.
+        return torch.autocast(self.device.type, self.autocast, cache_enabled=False)
+
+    @property
+    def slack(self) -> float:
+        """How far two exact ways to compute one thing may be apart, relative to its size.
+
+        Rounding stays far below √eps of the dtype in which the model is evaluated; randomness, or
+        a term that is missing, does not.
+        """
+        return float(torch.finfo(self.autocast or self.dtype).eps ** 0.5)
 
     def total(self, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum of a batch's loss terms and their number; inside `evaluating()`."""
@@ -350,7 +380,7 @@ class EmpiricalRisk:
 
     def _probe(self, check: bool) -> tuple[float, int]:
         """Evaluate once to learn the counts, and again to see that nothing is random."""
-        spy = _AttentionSpy()
+        spy = AttentionSpy()
         with torch.no_grad(), self.evaluating():
             with spy:
                 total, count = self._sums(self.batches)
@@ -387,7 +417,7 @@ class EmpiricalRisk:
             # Logits of −∞ mark classes that cannot occur: equal, but their difference is NaN.
             same = (first == second) | (first.isnan() & second.isnan())
             difference = (first - second).abs()[~same].sum().item()
-            if not difference <= self._slack() * first.abs().nan_to_num(posinf=0.0).sum().item():
+            if not difference <= self.slack * first.abs().nan_to_num(posinf=0.0).sum().item():
                 raise NonDeterministicRiskError(
                     f"The {what} gave two results for one batch, {difference:.2g} apart. Use "
                     "`mode='eval'` or take the randomness out; pass `check_deterministic=False` "
@@ -398,7 +428,7 @@ class EmpiricalRisk:
         """Walk the loader anew; random augmentation and dropped batches show up here."""
         seen = self.batches.seen
         again, count_again = self._sums(self.batches.fresh())
-        slack = self._slack() * max(abs(again), abs(total))
+        slack = self.slack * max(abs(again), abs(total))
         if count != count_again or not abs(again - total) <= slack:
             raise NonDeterministicRiskError(
                 f"Two passes over the data gave losses {total / count:.6g} ({count:g} terms) and "
@@ -417,11 +447,6 @@ class EmpiricalRisk:
             model = [crc(tensor) for tensor in self._state()]
             self.ranks.require_same({"model": model, "data": self.batches.seen})
 
-    def _slack(self) -> float:
-        # Same numbers in another order differ by rounding; √eps is far above that, and far below
-        # what any real randomness does.
-        return float(torch.finfo(self.dtype).eps ** 0.5)
-
     def _require_batch_free(self) -> None:
         """Refuse batch statistics over several batches: batches would change the answer."""
         modules = [] if self._module is None else self._module.named_modules()
@@ -438,33 +463,6 @@ class EmpiricalRisk:
                 "how the data are batched. Use `mode='eval'` with running statistics, or give all "
                 "data as one batch (`batch_size=` at least the number of samples)."
             )
-
-
-class _AttentionSpy(TorchFunctionMode):
-    """Notices calls of fused attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        # `nn.MultiheadAttention` takes the fused kernel only where no weights are asked for.
-        if func is F.scaled_dot_product_attention or (
-            func is F.multi_head_attention_forward and not kwargs.get("need_weights", True)
-        ):
-            self.found = True
-        return func(*args, **kwargs)
-
-
-def _bit_sums(tensors: list[Tensor]) -> list[int]:
-    """Add up the bits of flat tensors of one dtype and device, as integers that wrap around."""
-    size = tensors[0].element_size()
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
-    # Joined on a GPU, where two launches cost less than one for each tensor.
-    parts = [torch.cat(tensors)] if tensors[0].is_cuda else tensors
-    wide = torch.int64 if size == 8 else torch.int32
-    return [int(part.view(integer).sum(dtype=wide)) for part in parts]
 
 
 def leaf_copies(params: Params) -> Params:

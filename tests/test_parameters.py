@@ -11,7 +11,7 @@ from eigenscape.errors import (
     UnsupportedModelError,
     WrongTypeError,
 )
-from eigenscape.parameters import common_kind, select_parameters, uncompiled
+from eigenscape.parameters import bit_sums, common_kind, select_parameters, uncompiled
 
 
 def model() -> nn.Sequential:
@@ -84,3 +84,17 @@ def test_compiled_models_are_unwrapped() -> None:
     assert uncompiled(net) is net
     with pytest.warns(SubstitutionWarning, match="compiled"):
         assert uncompiled(torch.compile(net, backend="aot_eager")) is net
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.bool],
+)
+def test_sums_of_bits_change_with_any_entry(dtype: torch.dtype) -> None:
+    cpu = torch.device("cpu")
+    tensors = [torch.ones(3, 2, dtype=dtype), torch.ones((), dtype=torch.float64)]
+    before = bit_sums(tensors, cpu)
+    assert (before.dtype, before.shape) == (torch.int64, (2,))
+    torch.testing.assert_close(bit_sums(tensors, cpu), before, rtol=0, atol=0)
+    tensors[0].data[1, 1] = torch.nan if dtype.is_floating_point else 0
+    assert (bit_sums(tensors, cpu) != before).tolist() == [True, False]

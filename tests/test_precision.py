@@ -1,11 +1,11 @@
-"""Precision switches: off inside, as they were outside, by either of PyTorch's two interfaces."""
+"""Precision switches, off inside and as they were outside; and the noise of products."""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from eigenscape.precision import full_precision
+from eigenscape.precision import full_precision, product_defects
 
 needs_new = pytest.mark.skipif(
     not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="this torch has old switches"
@@ -60,3 +60,22 @@ def test_restored_after_an_error_and_as_a_decorator() -> None:
         with pytest.raises(ArithmeticError):
             fail()
         assert torch.get_float32_matmul_precision() == "high"
+
+
+def test_defects_of_rounded_products_are_of_the_size_of_rounding() -> None:
+    matrix = torch.diag(torch.arange(1.0, 41.0, dtype=torch.float64))
+
+    def rounded(X: torch.Tensor) -> torch.Tensor:
+        return (matrix @ X).bfloat16().double()
+
+    kind = {"dtype": torch.float64, "device": torch.device("cpu"), "num_probes": 4, "seed": 0}
+    exact = product_defects(lambda X: matrix @ X, 40, **kind)
+    found = product_defects(rounded, 40, **kind)
+    # bfloat16 rounds by 2⁻⁹ at most and by about a third of that on average.
+    assert 2**-12 < found.linearity < 2**-8
+    assert exact.linearity < 1e-15
+    assert exact.asymmetry < 1e-15
+    assert found.num_products == 12
+    # A small step beside a vector, as a finite difference takes it, sees nothing at all.
+    v = torch.ones(40, 1)
+    assert torch.equal(rounded(v + 1e-6), rounded(v))

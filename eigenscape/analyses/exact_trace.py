@@ -172,6 +172,11 @@ def _covered(risk: EmpiricalRisk) -> list[Layer]:
             "`exact_trace(risk)` needs CrossEntropy, SquaredError or BinaryCrossEntropy; a loss "
             f"of your own may not be convex in the model's output. {_INSTEAD}"
         )
+    if risk.autocast is not None:
+        raise UnsupportedModelError(
+            "`exact_trace(risk)` is exact; a risk with `autocast=` rounds its forward pass. Make "
+            f"the risk without it. {_INSTEAD}"
+        )
     layers = [find_layer(risk, name) for name in layer_names(risk)]
     with risk.evaluating():  # in the mode in which the model will run
         reasons = [(layer, gradient_obstacle(layer)) for layer in layers]

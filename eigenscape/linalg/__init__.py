@@ -10,6 +10,8 @@ from eigenscape.linalg.iteration import power_iteration as power_iteration
 from eigenscape.linalg.iteration import subspace_iteration as subspace_iteration
 from eigenscape.linalg.lanczos import LanczosRun as LanczosRun
 from eigenscape.linalg.lanczos import lanczos as lanczos
+from eigenscape.linalg.noise_floor import NoiseFloor as NoiseFloor
+from eigenscape.linalg.noise_floor import noise_floor as noise_floor
 from eigenscape.linalg.norms import BlockNorms as BlockNorms
 from eigenscape.linalg.norms import NormEstimate as NormEstimate
 from eigenscape.linalg.norms import SpectralNorm as SpectralNorm
@@ -36,6 +38,7 @@ __all__ = [
     "Hutchinson",
     "Kernel",
     "LanczosRun",
+    "NoiseFloor",
     "NormEstimate",
     "Solution",
     "SpectralDensity",
@@ -50,6 +53,7 @@ __all__ = [
     "eigsh",
     "frobenius_norm",
     "lanczos",
+    "noise_floor",
     "power_iteration",
     "solve",
     "spectral_density",

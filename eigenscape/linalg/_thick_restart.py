@@ -39,7 +39,7 @@ class ThickRestart:
         self._tolerance, self._capacity, self._block = tolerance, basis.capacity, block_size
         self._seed, self._drawn = seed, block_size
         self.num_products = 0
-        self._eps = torch.finfo(operator.dtype).eps
+        self._eps, self._noise = torch.finfo(operator.dtype).eps, operator.noise
         self._basis = basis
         self.F, _, _ = _orthonormal_rows(start, floor=0.0)
         self._first, self._first_quotient = self.F[:1], torch.zeros(())
@@ -186,7 +186,8 @@ class ThickRestart:
         residuals = (self._C @ self._Y[:, wanted]).norm(dim=0)
         floor = torch.tensor(4 * self._eps * self.norm)
         bar = torch.maximum(self._tolerance * self._theta[wanted].abs(), floor)
-        return wanted[residuals > bar]
+        # A real residual has the noise of its product too, and both must stay within the floor.
+        return wanted[residuals > bar + self._noise / 2 * self.norm]
 
     def has_converged(self) -> bool:
         """Say whether all wanted pairs are there and within tolerance, as last looked at."""
@@ -224,7 +225,7 @@ class ThickRestart:
         now = self.wanted_values()
         if seen is None or seen.shape != now.shape:
             return False
-        slack = max(self._tolerance, 16 * self._eps) * self.norm
+        slack = (max(self._tolerance, 16 * self._eps) + self._noise) * self.norm
         return bool(((now - seen).abs() <= slack).all())
 
     def _choose(self, probing: bool) -> list[int]:

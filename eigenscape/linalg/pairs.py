@@ -50,7 +50,7 @@ def certify(
         vectors: Approximate eigenvectors (n, k) or (n,); they need not be orthonormal.
         which: What the pairs are meant to be; decides their order.
         tolerance: The status is converged if no residual is above this fraction of its |λ|, or
-            above 64 roundings of ‖A‖.
+            above 64 roundings of ‖A‖; `operator.noise`·‖A‖ is added to both.
         rotate: Mix the vectors to the best pairs of their span (Rayleigh–Ritz). False keeps each
             (orthonormalised) vector and gives its Rayleigh quotient.
         norm: A lower bound of ‖A‖ where one is known, such as the largest |λ| met on the way; the
@@ -130,7 +130,9 @@ def make_pairs(
     good = int((residuals <= residual_limits(values, tolerance, operator, norm)).sum())
     text = f"{good} of {len(values)} residuals are within {tolerance:.1e} · |λ|"
     if (close := int((residuals <= tolerance * values.abs()).sum())) < good:
-        text += f", {good - close} of them only within the rounding of products in {operator.dtype}"
+        rounding = f"rounding of products in {operator.dtype}"
+        floor = f"noise floor {operator.noise:.1e} · ‖A‖ of products"
+        text += f", {good - close} of them only within the {floor if operator.noise else rounding}"
     if good == len(values):
         status = Status(True, f"{text} after {num_products} products.")
     else:
@@ -170,10 +172,13 @@ def residual_norms(values: Tensor, X: Tensor, AX: Tensor) -> Tensor:
 def residual_limits(
     values: Tensor, tolerance: float, operator: LinearOperator, norm: float = 0.0
 ) -> Tensor:
-    """Return the residual up to which each pair counts as converged."""
+    """Return the residual up to which each pair counts as converged.
+
+    Products that are noisy have residuals of that size, however good a vector is.
+    """
     norm = max(norm, float(values.abs().max()))
     rounding = _ROUNDINGS * torch.finfo(operator.dtype).eps * norm
-    return (tolerance * values.abs()).clamp_min(rounding)
+    return (tolerance * values.abs()).clamp_min(rounding) + operator.noise * norm
 
 
 def descending(values: Tensor, which: str) -> Tensor:

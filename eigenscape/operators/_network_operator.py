@@ -21,7 +21,7 @@ from eigenscape.operators._batch_graphs import BatchGraph
 from eigenscape.operators._linearised import LinearisedGraph, Program, signature
 from eigenscape.operators._product_plan import REPRESENTATIONS, ProductPlan, Work, plan_products
 from eigenscape.operators._replay import Replay
-from eigenscape.operators._risk_operator import RiskOperator, agree
+from eigenscape.operators._risk_operator import RiskOperator
 from eigenscape.risk import EmpiricalRisk
 
 # What graphs of all data hold, below which a product takes less than a millisecond.
@@ -47,6 +47,11 @@ class NetworkOperator(RiskOperator):
         self._wanted = require_choice(
             representation, ("auto", *REPRESENTATIONS), f"{name}(representation=...)"
         )
+        if risk.autocast is not None and self._wanted not in ("auto", "graph"):
+            raise UnsupportedModelError(
+                f"`{name}(risk, representation={representation!r})` cannot be had with "
+                "`EmpiricalRisk(autocast=...)`. Leave the representation out, or use 'graph'."
+            )
         self._num_products = require_count(num_products, f"{name}(num_products=...)")
 
     def _start_anew(self) -> None:
@@ -136,8 +141,9 @@ class NetworkOperator(RiskOperator):
         """Count what a product takes on the first batch, and choose."""
         if self._wanted != "auto":
             return ProductPlan(self._wanted, "asked for", {}, self._num_products)
-        if self.dtype.itemsize < 4 or not self.risk.batches.is_fixed:
-            reason = "half precision" if self.dtype.itemsize < 4 else "data are read anew"
+        is_half = self.dtype.itemsize < 4 or self.risk.autocast is not None
+        if is_half or not self.risk.batches.is_fixed:
+            reason = "half precision" if is_half else "data are read anew"
             return ProductPlan("graph", reason, {}, self._num_products)
         self._measure(batch)
         share = self.risk.num_own_samples / batch.size
@@ -170,7 +176,7 @@ class NetworkOperator(RiskOperator):
     def _agrees(self, graph: BatchGraph, expected: Tensor) -> bool:
         """Compare products with single columns; several at once take more memory."""
         pairs = zip(self._probes(), expected, strict=True)
-        return all(agree(graph.product(v[None], batched=False)[0], Av) for v, Av in pairs)
+        return all(self._agree(graph.product(v[None], batched=False)[0], Av) for v, Av in pairs)
 
     def _multiply(self, graph: BatchGraph, rows: Tensor) -> Tensor:
         """Multiply rows; the first that share a pass are compared with a single product."""
@@ -180,7 +186,7 @@ class NetworkOperator(RiskOperator):
             return found
         generator = torch.Generator().manual_seed(0)
         weights = torch.randn(1, rows.shape[0], generator=generator).to(rows)
-        if agree(weights @ found, graph.product(weights @ rows, batched=False)):
+        if self._agree(weights @ found, graph.product(weights @ rows, batched=False)):
             self._trusted.add(key)
             return found
         self._can_batch = False

@@ -7,8 +7,7 @@ Letters: k columns, K of them at a time, n parameters.
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ from eigenscape.errors import (
 )
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators._batch_graphs import BatchGraph
+from eigenscape.precision import product_defects
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import ParamSpace
 
@@ -54,7 +54,9 @@ class RiskOperator(LinearOperator):
     def _start_anew(self) -> None:
         """Know nothing of the risk yet."""
         self._kept: dict[int, BatchGraph] = {}
-        self._version: Any = None
+        self._marks: tuple[object, ...] | None = None
+        self._bits = torch.empty(0)
+        self._noise: float | None = None
         self._bytes_per_sample: float | None = None
         self._can_batch = True
         self._is_confirmed = False
@@ -82,6 +84,22 @@ class RiskOperator(LinearOperator):
     def is_symmetric(self) -> bool:
         """Always: it is a matrix of second derivatives or a sum of squares."""
         return True
+
+    @property
+    def noise(self) -> float:
+        """As `noise_floor` measures it, once, where the risk has `autocast`; 0 where it has not."""
+        if self.risk.autocast is None:
+            return 0.0
+        if self._noise is None:
+            self._noise = product_defects(
+                self.matmat,
+                self.space.size,
+                dtype=self.dtype,
+                device=self.device,
+                num_probes=2,
+                seed=0,
+            ).relative
+        return self._noise
 
     @property
     def kept_bytes(self) -> int:
@@ -117,14 +135,61 @@ class RiskOperator(LinearOperator):
 
     def _product(self, X: Tensor) -> Tensor:
         rows = X.T.contiguous()
+
+        def multiply() -> Tensor:
+            with self.risk.ranks.together():
+                total = self._summed(rows)
+            return (self.risk.ranks.sum(total) / self.risk.divisor).to(self.dtype)
+
+        return self._guarded(multiply).T
+
+    def _guarded(self, multiply: Callable[[], Tensor]) -> Tensor:
+        """Multiply with what is kept for the parameters as they are now, and refuse NaN.
+
+        Whether a write that PyTorch does not count moved them is asked together with the result,
+        so that a product waits for the device once; if one did, it is computed again. Ranks must
+        not go different ways, so several of them ask first.
+
+        Args:
+            multiply: Gives the product.
+
+        Returns:
+            The product.
+
+        Raises:
+            NonFiniteError: If it is NaN or infinite.
+        """
         with self.risk.ranks.together():
-            version = self.risk.version()
-            if version != self._version:  # the parameters moved
-                self._forget()
-                self._version = version
-            total = self._summed(rows)
-        total = self.risk.ranks.sum(total)
-        return self._finite((total / self.risk.divisor).to(self.dtype)).T
+            bits = self._refresh(wait=self.risk.ranks.size > 1)
+        result = multiply()
+        is_finite, has_moved = self._looked_at(result, bits)
+        if has_moved:
+            self._forget()
+            self._bits = bits
+            result = multiply()
+            is_finite, _ = self._looked_at(result, bits)
+        if not is_finite:
+            raise NonFiniteError(
+                f"A product with {type(self).__name__} is NaN or infinite. Check the vector, the "
+                "parameters and the data; second derivatives can overflow where the loss does not."
+            )
+        return result
+
+    def _refresh(self, *, wait: bool) -> Tensor:
+        """Forget what was kept for other parameters; return their bits, looked at if `wait`."""
+        marks, bits = self.risk.marks(), self.risk.bits()
+        if marks != self._marks or (wait and not torch.equal(bits, self._bits)):
+            self._forget()
+            self._marks, self._bits = marks, bits
+        return bits
+
+    def _looked_at(self, result: Tensor, bits: Tensor) -> tuple[bool, bool]:
+        """Return whether a product is finite, and whether the parameters have other bits."""
+        # Two extremes find NaN and infinity alike.
+        extremes = result.aminmax() if result.numel() else ()
+        has_moved = (bits != self._bits).any().to(self.dtype)
+        *ends, moved = torch.stack([*extremes, has_moved]).tolist()
+        return all(map(math.isfinite, ends)), bool(moved)
 
     def _summed(self, rows: Tensor) -> Tensor:
         """Multiply rows (k, n), summed over this rank's batches and not divided."""
@@ -147,16 +212,6 @@ class RiskOperator(LinearOperator):
                 f"{expected}. Pass `list(loader)`, or make a new `EmpiricalRisk`."
             )
         return total
-
-    def _finite(self, result: Tensor) -> Tensor:
-        """Return a product, or refuse it."""
-        # One reduction finds NaN and infinity alike; NaN compares false.
-        if result.numel() and not float(torch.stack(result.aminmax()).abs().max()) < math.inf:
-            raise NonFiniteError(
-                f"A product with {type(self).__name__} is NaN or infinite. Check the vector, the "
-                "parameters and the data; second derivatives can overflow where the loss does not."
-            )
-        return result
 
     def _graphs(self) -> Iterator[tuple[Batch, BatchGraph]]:
         """Walk the batches with their graphs, keeping as many as the budget allows."""
@@ -188,6 +243,7 @@ class RiskOperator(LinearOperator):
         # One number, but for rounding, about eps·√n of the products: at n = 1e8 that is 2e-12 in
         # float64 and 1e-3 in float32.
         slack, size = 1e-8 if self.dtype == torch.float64 else 1e-2, Hu.norm() + Hv.norm()
+        slack = slack if self.risk.autocast is None else self.risk.slack
         is_zero = size <= batch.size * torch.finfo(self.dtype).eps ** 0.5  # but for rounding
         if not is_zero and (u @ Hv - v @ Hu).abs() > slack * size:
             raise UnsupportedModelError(
@@ -202,6 +258,11 @@ class RiskOperator(LinearOperator):
         generator = torch.Generator().manual_seed(0)
         rows = torch.randn(2, self.space.size, generator=generator)
         return rows.to(self.device, self.dtype)
+
+    def _agree(self, first: Tensor, second: Tensor) -> bool:
+        """Compare two exact ways to multiply."""
+        most = self.risk.slack * torch.maximum(first.norm(), second.norm())
+        return bool((first - second).norm() <= most)
 
     def _flops(self, graph: BatchGraph) -> float:
         """Count the multiplications and additions of one product with a batch."""
@@ -257,12 +318,6 @@ class RiskOperator(LinearOperator):
             except (RuntimeError, UserWarning):
                 self._can_batch = False
         return torch.stack([graph.product(row[None], batched=False)[0] for row in rows])
-
-
-def agree(first: Tensor, second: Tensor) -> bool:
-    """Compare two exact ways: rounding stays far below √eps, a missing term does not."""
-    slack = torch.finfo(first.dtype).eps ** 0.5
-    return bool((first - second).norm() <= slack * torch.maximum(first.norm(), second.norm()))
 
 
 def _default_budget(device: torch.device) -> int:

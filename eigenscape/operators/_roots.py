@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.batches import Batch
+from eigenscape.errors import NonFiniteError
 from eigenscape.risk import EmpiricalRisk
 
 # Up to this many outputs per sample the curvature is taken apart exactly: that many backward
@@ -29,10 +30,18 @@ def exact_roots(risk: EmpiricalRisk, z: Tensor, batch: Batch) -> list[Tensor]:
     Returns:
         C tensors r_j (N, C). Where the loss is not convex in z, A has no root, and these are those
         of its positive part.
+
+    Raises:
+        NonFiniteError: If the curvature is NaN or infinite.
     """
     multiply = risk.loss.hessian_at(z, batch.target)
     units = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     A = torch.stack([multiply(unit.expand_as(z)) for unit in units], dim=2).double()
+    if not bool(A.isfinite().all()):
+        raise NonFiniteError(
+            "The loss's curvature at the model's output is NaN or infinite. Check the parameters "
+            "and the data, e.g. with `risk.value()`."
+        )
     parts = [torch.linalg.eigh(part) for part in A.split(_EIGH_SAMPLES)]
     values, vectors = (torch.cat([part[i] for part in parts]) for i in (0, 1))
     # Negative eigenvalues of a convex loss are rounding.

@@ -13,12 +13,12 @@ class TailGraph(BatchGraph):
     """Graphs of the tail's gradient at z and of the layer as a function of its parameters."""
 
     def __init__(self, risk: EmpiricalRisk, layer: Layer, batch: Batch) -> None:
-        self._layer = layer
+        self._layer, self._casting = layer, risk.casting
         self._leaves = list(leaf_copies(risk.parameters()).values())
         with torch.enable_grad(), risk.evaluating():
             self._tail = capture_tail(risk, self._layer, batch)
             self._slope = gradients(self._tail.total, [self._tail.output], None, create_graph=True)
-            self._own = apply_layer(self._layer, self._named(self._leaves), self._tail)
+            self._own = self._push(self._leaves)
 
     def product(self, rows: Tensor, *, batched: bool) -> Tensor:
         columns = split_rows(rows, self._leaves)
@@ -35,7 +35,6 @@ class TailGraph(BatchGraph):
         return join_rows(pulled, rows, self._leaves)
 
     def _push(self, values: list[Tensor]) -> Tensor:
-        return apply_layer(self._layer, self._named(values), self._tail)
-
-    def _named(self, values: list[Tensor]) -> dict[str, Tensor]:
-        return dict(zip(self._layer.fields, values, strict=True))
+        named = dict(zip(self._layer.fields, values, strict=True))
+        with self._casting():
+            return apply_layer(self._layer, named, self._tail)

@@ -11,7 +11,7 @@ class GaussNewton(NetworkOperator):
 
     Positive semidefinite where the loss is convex in the output. The curvature at the output is a
     closed form for the losses of this package. Cost of one product, where the graph is kept: about
-    one and a third gradients.
+    one and a third gradients. With a risk that has `autocast`: as `Hessian`.
 
     Examples:
         The Gauss-Newton matrix of ½·mean (w x)² is mean x².

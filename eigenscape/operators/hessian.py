@@ -11,6 +11,8 @@ class Hessian(NetworkOperator):
 
     Products are exact: double backward, or what was found to agree with it. Cost of one: about two
     gradients where what does not depend on the vector is kept; otherwise about three and a half.
+    Where the risk has `autocast`, they are those of a model in bfloat16, by kept graphs, and
+    `noise` says how far they are from those of one matrix.
 
     Attributes:
         plan: How products are computed, and why; `print(H.plan.explain())`.

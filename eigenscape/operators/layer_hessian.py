@@ -32,7 +32,7 @@ from eigenscape.operators._layer_factors import (
     symmetrise,
 )
 from eigenscape.operators._layer_plan import REPRESENTATIONS, strictest
-from eigenscape.operators._risk_operator import RiskOperator, agree
+from eigenscape.operators._risk_operator import RiskOperator
 from eigenscape.operators._tail_graph import TailGraph
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
@@ -61,6 +61,9 @@ class LayerHessian(RiskOperator):
     those of another matrix, exactly symmetric, without negative eigenvalues, and `storage_error`
     away. Certify what was found with it by the exact one:
     `certify(LayerHessian(risk, layer), pairs.vectors)`.
+
+    Where the risk has `autocast`, what is stored is one symmetric matrix without `noise`, but made
+    of numbers rounded to bfloat16; products of the tail round anew each time.
 
     Attributes:
         representation: The one in use.
@@ -250,7 +253,7 @@ class LayerHessian(RiskOperator):
     def _product(self, X: Tensor) -> Tensor:
         if self.representation in ("tail", "full"):
             return super()._product(X)
-        return self._finite(self._multiplied(self._current(), X))
+        return self._guarded(lambda: self._multiplied(self._kept_or_made(), X))
 
     @property
     def _is_rounded(self) -> bool:
@@ -258,13 +261,18 @@ class LayerHessian(RiskOperator):
 
     def _current(self) -> Factors | Tensor:
         """Return what is stored for the parameters as they are now."""
-        version = self.risk.version()
-        if self._stored is None or version != self._version:
-            self._stored = None  # before the new one takes its memory
+        self._refresh(wait=True)
+        return self._kept_or_made()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._stored = None
+
+    def _kept_or_made(self) -> Factors | Tensor:
+        if self._stored is None:
             self._stored = (
                 self._formed() if self.representation == "dense" else self._kept_factors()
             )
-            self._version = version
             if self._is_rounded:
                 self._measure_rounding(self._stored)
         return self._stored
@@ -328,7 +336,7 @@ class LayerHessian(RiskOperator):
         with self.risk.ranks.together(), self.risk.evaluating():
             tail = TailGraph(self.risk, self._layer, batch).product(probe, batched=False)
             stored = batch_factors(self.risk, self._layer, batch).product(probe)
-            own = agree(tail, stored)
+            own = self._agree(tail, stored)
         if all(self.risk.ranks.gather(own)):
             return
         self.representation = "tail"
@@ -353,7 +361,7 @@ class LayerHessian(RiskOperator):
             except CheckpointError:
                 return f"activation checkpointing evaluates '{self._layer.name}' again"
             full = HessianGraph(self.risk, batch).product(probe, batched=False)
-        if agree(tail, full):
+        if self._agree(tail, full):
             return None
         return f"a product of '{self._layer.name}' disagrees with double backward"
 

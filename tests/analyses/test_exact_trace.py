@@ -336,3 +336,11 @@ def test_other_losses_share_the_roots() -> None:
         model[0].weight.zero_()
     binary = EmpiricalRisk(model, BinaryCrossEntropy(average="samples"), (a, torch.rand(N, 3)))
     assert exact_trace(binary).trace == pytest.approx(0.75 * norm, rel=1e-13)
+
+
+def test_a_rounded_forward_pass_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 2)).float()
+    data = (torch.randn(4, 3, dtype=torch.float32), torch.tensor([0, 1, 1, 0]))
+    risk = EmpiricalRisk(model, CrossEntropy(), data, autocast=torch.bfloat16)
+    with pytest.raises(UnsupportedModelError, match="without it"):
+        exact_trace(risk)

@@ -9,10 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from eigenscape.errors import (
     InvalidArgumentError,
+    NonFiniteError,
     SubstitutionWarning,
     UnsupportedModelError,
     WrongTypeError,
@@ -292,3 +294,106 @@ def test_rounding_is_not_asymmetry() -> None:
         params={"a": torch.ones(3)},
     )
     assert Hessian(still).to_dense().norm() < 1e-15
+
+
+# --- what a product asks of its device ---
+
+
+class HostReads(TorchDispatchMode):
+    """Counts what a host waits for: numbers read from tensors."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.count = 0
+        monkeypatch.setattr(Tensor, "tolist", self._counting(Tensor.tolist))
+
+    def _counting(self, method: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        def counted(tensor: Tensor) -> Any:
+            self.count += 1
+            return method(tensor)
+
+        return counted
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        waits = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+        self.count += func in waits
+        return func(*args, **(kwargs or {}))
+
+
+def test_host_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with HostReads(monkeypatch) as reads:
+        x = torch.ones(2)
+        assert float(x[0]) == x.sum().item() / 2 == x.tolist()[0]
+        assert bool((x > 0).all())
+        assert torch.equal(x, x)
+    assert reads.count == 5
+
+
+def relu_risk() -> EmpiricalRisk:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.BatchNorm1d(5), nn.Linear(5, 3)).eval()
+    return EmpiricalRisk(model, CrossEntropy(), (X, Y))
+
+
+WAYS: dict[str, Callable[[EmpiricalRisk], Any]] = {
+    "graph": lambda risk: Hessian(risk, representation="graph"),
+    "linearised": lambda risk: Hessian(risk, representation="linearised"),
+    "tail": lambda risk: LayerHessian(risk, "0", representation="tail"),
+    "factors": lambda risk: LayerHessian(risk, "0", representation="factors"),
+    "dense": lambda risk: LayerHessian(risk, "0", representation="dense"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_a_product_waits_for_its_device_once(way, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = way(relu_risk())
+    v = torch.randn(operator.space.size)
+    expected = operator @ v
+    reads = HostReads(monkeypatch)
+    with reads:
+        again = operator @ v
+    assert reads.count == 1
+    assert torch.equal(again, expected)
+
+
+def written(model: nn.Module) -> None:
+    model[3].weight.data.mul_(1.5)
+
+
+def stepped(model: nn.Module) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    F.cross_entropy(model(X), Y).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("change", [written, stepped])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_moved_parameters_are_noticed_by_a_single_product(way, change) -> None:
+    risk = relu_risk()
+    operator = way(risk)
+    v = torch.randn(operator.space.size)
+    before = operator @ v
+    marks, places = risk.marks(), risk.places()
+    change(risk.module)
+    assert risk.places() == places
+    assert (risk.marks() == marks) == (change is written)  # PyTorch does not count these writes
+    after = operator @ v
+    assert (after - before).norm() > 0.01 * before.norm()
+    torch.testing.assert_close(after, way(risk) @ v)
+    torch.testing.assert_close(operator @ v, after, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_parameters_that_become_nan_are_refused_and_forgotten(way) -> None:
+    risk = relu_risk()
+    operator = way(risk)
+    v = torch.randn(operator.space.size)
+    before = operator @ v
+    kept = risk.module[3].weight.detach().clone()
+    risk.module[3].weight.data[0, 0] = torch.nan
+    for _ in range(2):
+        # A trace that was asked for is compared with double backward first, and NaN disagrees.
+        with pytest.raises((NonFiniteError, UnsupportedModelError)):
+            operator @ v
+    risk.module[3].weight.data.copy_(kept)
+    torch.testing.assert_close(operator @ v, before)
