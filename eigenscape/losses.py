@@ -121,7 +121,7 @@ class CrossEntropy(Loss):
     def hessian_at(self, output: Tensor, target: Tensor) -> OutputProduct:
         """Return t ↦ s (p∘t − p pᵀt) at every position; it keeps p, and makes its result alone."""
         dim = self._class_dim(output, target)
-        s = self._restored(self._term_weights(*self.aligned(output, target)), dim)
+        s = self._restored(self.term_weights(*self.aligned(output, target)), dim)
         p = output.detach().softmax(dim)
         if self.next_token:  # there s is zero, and the logits may be anything
             p.movedim(dim, 1)[:, :, -1:] = 0
@@ -141,7 +141,7 @@ class CrossEntropy(Loss):
         # Compare with u times the last sum, not with u: rounding can leave that sum below 1.
         drawn = (cumulative < u * cumulative[:, -1:]).sum(1, keepdim=True)
         onehot = torch.zeros_like(p).scatter_(1, drawn, 1.0)
-        r = self._term_weights(z, y, is_index).sqrt() * (p - onehot)
+        r = self.term_weights(z, y, is_index).sqrt() * (p - onehot)
         return self._restored(r, self._class_dim(output, target))
 
     def term_dims(self, output: Tensor, target: Tensor) -> tuple[int, ...]:
@@ -197,7 +197,7 @@ class CrossEntropy(Loss):
             )
         return fits[0]
 
-    def _term_weights(self, z: Tensor, y: Tensor, is_index: bool) -> Tensor:
+    def term_weights(self, z: Tensor, y: Tensor, is_index: bool) -> Tensor:
         """Return s for every position, with a class dimension of size 1."""
         classes = z.shape[1]
         weights = z.new_ones(classes) if self.class_weights is None else self.class_weights.to(z)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from eigenscape.batches import Batch
 from eigenscape.errors import NonFiniteError
+from eigenscape.losses import CrossEntropy, OutputProduct
 from eigenscape.risk import EmpiricalRisk
 
 # Up to this many outputs per sample the curvature is taken apart exactly: that many backward
@@ -34,16 +35,38 @@ def exact_roots(risk: EmpiricalRisk, z: Tensor, batch: Batch) -> list[Tensor]:
     Raises:
         NonFiniteError: If the curvature is NaN or infinite.
     """
-    multiply = risk.loss.hessian_at(z, batch.target)
-    units = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-    A = torch.stack([multiply(unit.expand_as(z)) for unit in units], dim=2).double()
-    if not bool(A.isfinite().all()):
+    loss = risk.loss
+    if isinstance(loss, CrossEntropy) and not loss.next_token:
+        s = loss.term_weights(*loss.aligned(z, batch.target))
+        roots = _softmax_roots(z.double(), s.double())
+    else:
+        roots = _general_roots(loss.hessian_at(z, batch.target), z)
+    if not bool(roots.isfinite().all()):
         raise NonFiniteError(
             "The loss's curvature at the model's output is NaN or infinite. Check the parameters "
             "and the data, e.g. with `risk.value()`."
         )
+    return list(roots.to(z.dtype).unbind(2))
+
+
+def _softmax_roots(z: Tensor, s: Tensor) -> Tensor:
+    """Return √(s p_j) (e_j − p), for s (diag p − ppᵀ) = Σ_j s p_j (e_j − p)(e_j − p)ᵀ; Wu (28)."""
+    p = z.softmax(1)
+    roots = -p[:, :, None] * (s * p).sqrt()[:, None, :]
+    roots.diagonal(dim1=1, dim2=2).add_((s * p).sqrt())
+    return roots
+
+
+def _general_roots(multiply: OutputProduct, z: Tensor) -> Tensor:
+    """Take A apart by its eigenvectors, or by its diagonal where it has no more."""
+    units = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
+    A = torch.stack([multiply(unit.expand_as(z)) for unit in units], dim=2).double()
+    diagonal = A.diagonal(dim1=1, dim2=2)
+    if torch.equal(A, torch.diag_embed(diagonal)):
+        return torch.diag_embed(diagonal.clamp(min=0.0).sqrt())
+    if not bool(A.isfinite().all()):  # the solver would not end
+        return A
     parts = [torch.linalg.eigh(part) for part in A.split(_EIGH_SAMPLES)]
     values, vectors = (torch.cat([part[i] for part in parts]) for i in (0, 1))
     # Negative eigenvalues of a convex loss are rounding.
-    roots = (vectors * values.clamp(min=0.0).sqrt()[:, None, :]).to(z.dtype)
-    return list(roots.unbind(2))
+    return vectors * values.clamp(min=0.0).sqrt()[:, None, :]
