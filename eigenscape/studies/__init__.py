@@ -3,6 +3,7 @@
 from eigenscape.report import Finding as Finding
 from eigenscape.report import StudyResult as StudyResult
 from eigenscape.studies import (
+    wu_2020_layers,
     wu_approximation,
     wu_autocorrelation,
     wu_clusters,
@@ -37,6 +38,7 @@ from eigenscape.studies.workshop import Workshop as Workshop
 
 _ALL = (
     wu_inputs.STUDY,
+    wu_2020_layers.STUDY,
     wu_autocorrelation.STUDY,
     wu_approximation.STUDY,
     wu_correspondence.STUDY,
