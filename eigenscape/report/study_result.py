@@ -90,6 +90,7 @@ class StudyResult(Record):
     device: str
 
     def columns(self) -> Columns:
-        """Return one row for each claim."""
-        names = ("id", "where", "says", "theirs", "ours", "spread", "expected", "status", "why")
-        return {name: [getattr(finding, name) for finding in self.findings] for name in names}
+        """Return one row for each claim, those that were measured first."""
+        names = ("id", "status", "ours", "spread", "expected", "theirs", "where", "says", "why")
+        rows = sorted(self.findings, key=lambda finding: finding.status == "not run")
+        return {name: [getattr(finding, name) for finding in rows] for name in names}
