@@ -1,10 +1,22 @@
 """Closed forms and limits as functions of tensors; no network."""
 
 from eigenscape.theory._two_layer_samples import HiddenLaw as HiddenLaw
+from eigenscape.theory.block_limits import BlockLimits as BlockLimits
+from eigenscape.theory.block_limits import block_law as block_law
+from eigenscape.theory.block_limits import hidden_block_limits as hidden_block_limits
+from eigenscape.theory.block_limits import hidden_class_limits as hidden_class_limits
+from eigenscape.theory.block_limits import linear_block_limits as linear_block_limits
+from eigenscape.theory.block_limits import linear_class_limits as linear_class_limits
+from eigenscape.theory.block_limits import output_block_limits as output_block_limits
+from eigenscape.theory.block_limits import output_class_limits as output_class_limits
 from eigenscape.theory.dense_hessians import hidden_block_norms as hidden_block_norms
 from eigenscape.theory.dense_hessians import linear_block_norms as linear_block_norms
 from eigenscape.theory.dense_hessians import linear_hessian as linear_hessian
 from eigenscape.theory.dense_hessians import one_hidden_layer_hessian as one_hidden_layer_hessian
+from eigenscape.theory.marchenko_pastur import SpectralLaw as SpectralLaw
+from eigenscape.theory.marchenko_pastur import spectral_law as spectral_law
+from eigenscape.theory.marchenko_pastur import spectral_moments as spectral_moments
+from eigenscape.theory.marchenko_pastur import stieltjes_transform as stieltjes_transform
 from eigenscape.theory.multilayer import centred_row_space as centred_row_space
 from eigenscape.theory.multilayer import multilayer_output_hessian as multilayer_output_hessian
 from eigenscape.theory.multilayer import row_overlap_limit as row_overlap_limit
@@ -20,22 +32,34 @@ from eigenscape.theory.two_layer import limit_output_eigenvalue as limit_output_
 from eigenscape.theory.two_layer import limit_output_hessian as limit_output_hessian
 
 __all__ = [
+    "BlockLimits",
     "Decoupling",
     "FiniteWidthCurve",
     "HiddenLaw",
+    "SpectralLaw",
     "TwoLayerHessian",
+    "block_law",
     "centred_row_space",
     "decoupling",
     "estimate_output_hessian",
     "expected_softmax_hessian",
     "finite_width_curve",
+    "hidden_block_limits",
     "hidden_block_norms",
+    "hidden_class_limits",
     "hidden_law",
     "limit_output_eigenvalue",
     "limit_output_hessian",
+    "linear_block_limits",
     "linear_block_norms",
+    "linear_class_limits",
     "linear_hessian",
     "multilayer_output_hessian",
     "one_hidden_layer_hessian",
+    "output_block_limits",
+    "output_class_limits",
     "row_overlap_limit",
+    "spectral_law",
+    "spectral_moments",
+    "stieltjes_transform",
 ]

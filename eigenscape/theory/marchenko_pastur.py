@@ -297,7 +297,7 @@ def _follow(z: Tensor, t: Tensor, mass: Tensor, gamma: float) -> Tensor:
             again = _iterate(s[lost], target[lost], t, mass, gamma)
             found[lost] = _newton(again, target[lost], t, mass, gamma)
             # Rather a point that is not exact than one of another branch.
-            wrong = lost & (found.imag <= 0.0)
+            wrong = lost & ~(found.imag > 0.0)
             found[wrong] = again[wrong[lost]]
         s = found
     return s
@@ -353,15 +353,14 @@ def _outer_edge(t: Tensor, mass: Tensor, gamma: float) -> float:
 def _inner_edge(t: Tensor, mass: Tensor, gamma: float) -> float:
     """Return the lower end for t ≥ 0: where dz/ds = 0 for s > 0, or below all poles."""
     share = float(mass[t > 0.0].sum())
-    if abs(share / gamma - 1.0) < 1e-12:
+    if abs(share / gamma - 1.0) < 1e-9:
         return 0.0
-    positive = t[t > 0.0]
     if share > gamma:
         top = 1.0
         while _excess(top, t, mass, gamma) < 0.0:
             top *= 2.0
         return _point(_crossing(lambda r: _excess(r, t, mass, gamma), top), t, mass, gamma)
-    pole = 1.0 / (gamma * float(positive.min()))
+    pole = 1.0 / (gamma * float(t[t > 0.0].min()))
     # In 1/|s|, from 0 (at s = −∞) to the pole.
     q = _crossing(lambda r: _excess(-1.0 / r, t, mass, gamma), 1.0 / pole)
     return _point(-1.0 / q, t, mass, gamma)
