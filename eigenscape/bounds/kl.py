@@ -69,14 +69,15 @@ def kl_inverse(q: Numbers, c: Numbers, *, side: str = "upper") -> Tensor:
         raise InvalidArgumentError("`kl_inverse(c)` must not be negative or NaN.")
     chance, bound = torch.broadcast_tensors(chance, bound.to(chance.device))
     # Numbers from 0 to 1 are ordered as their bits are, read as integers. The end of the range is
-    # an answer too, so the search starts one step beyond it.
+    # an answer too, so the search starts one step beyond it (below 0 that is a NaN: never inside).
     inside = chance.contiguous().view(torch.int64)
     outside = torch.full_like(inside, _ONE + 1 if upper else -1)
     for _ in range(63):
-        middle = (inside + outside + (not upper)) >> 1  # rounded towards the inside
+        middle = (inside + outside) >> 1
         holds = _kl(chance, middle.view(torch.float64)) <= bound
         inside, outside = torch.where(holds, middle, inside), torch.where(holds, outside, middle)
-    return inside.view(torch.float64)
+    answer: Tensor = inside.view(torch.float64)
+    return answer
 
 
 def gaussian_kl(
@@ -121,9 +122,11 @@ def gaussian_kl(
 
 
 def _kl(q: Tensor, p: Tensor) -> Tensor:
-    # q log(q/p) + (p − q), and the same for the other side of the coin: the gaps cancel.
+    # q log(q/p) + (p − q) and the same for the other side of the coin, whose gap is the opposite.
+    q, p = torch.broadcast_tensors(q, p)
     gap = p - q
-    return _gap(gap, p, q) + _gap(-gap, 1.0 - p, 1.0 - q)
+    sides = torch.stack((gap, -gap)), torch.stack((p, 1.0 - p)), torch.stack((q, 1.0 - q))
+    return _gap(*sides).sum(0)
 
 
 def _gap(gap: Tensor, p: Tensor, q: Tensor) -> Tensor:
@@ -133,10 +136,10 @@ def _gap(gap: Tensor, p: Tensor, q: Tensor) -> Tensor:
     # With r = x/(2 + x): log(1 + x) = 2 artanh r and x − 2r = xr.
     r = x / (2.0 + x)
     square, tail = r * r, torch.zeros_like(r)
-    for odd in range(19, 1, -2):
+    for odd in range(13, 1, -2):
         tail = (tail + 1.0 / odd) * square
     near = q * r * (x - 2.0 * tail)
-    return torch.where(x.abs() < 0.25, near, gap - torch.xlogy(q, p / floor))
+    return torch.where(gap.abs() < 0.125 * q, near, gap - torch.xlogy(q, p / floor))
 
 
 def _chances(values: Numbers, call: str) -> Tensor:
