@@ -28,3 +28,8 @@ def oracle(model: nn.Module, x: Tensor = X, y: Tensor = Y) -> Tensor:
 
 def close(found: Tensor, expected: Tensor, rtol: float = 1e-10) -> None:
     assert (found.double() - expected).norm() <= rtol * expected.norm()
+
+
+def flat_gradient(model: nn.Module) -> Tensor:
+    loss = F.cross_entropy(model(X), Y)
+    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))])
