@@ -1,6 +1,5 @@
 """Losses against `torch.nn.functional` over all data at once, their curvature against autograd."""
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from eigenscape.errors import (
     EigenscapeError,
@@ -28,6 +25,7 @@ from eigenscape.losses import (
     as_loss,
 )
 from eigenscape.testing import dense_hessian
+from tests.oracles.memory import Live
 
 W = torch.tensor([0.5, 2.0, 1.5, 0.2], dtype=torch.float64)
 Mean = Callable[[Tensor, Tensor], Tensor]
@@ -202,26 +200,6 @@ def test_term_dims_are_dimensions_of_the_output(name: str) -> None:
     assert set(loss.term_dims(z, y)) <= set(range(z.ndim))
 
 
-class Live(TorchDispatchMode):
-    """Counts the numbers in tensors that were made inside and are still there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: dict[int, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {t.untyped_storage()._cdata for t in tree_leaves(args) if isinstance(t, Tensor)}
-        found = func(*args, **(kwargs or {}))
-        for tensor in (t for t in tree_leaves(found) if isinstance(t, Tensor)):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in given | self.sizes.keys():
-                self.sizes[storage._cdata] = storage.nbytes() // tensor.element_size()
-                weakref.finalize(storage, self.sizes.pop, storage._cdata, None)
-        self.peak = max(self.peak, sum(self.sizes.values()))
-        return found
-
-
 MANY = 5003
 
 
@@ -237,10 +215,10 @@ def test_many_classes_are_held_once(next_token: bool, smoothing: float, weighted
     loss = CrossEntropy(weights, label_smoothing=smoothing, next_token=next_token)
     with Live() as live:
         product = loss.hessian_at(z, y)
-    assert sum(live.sizes.values()) < 1.1 * z.numel()
+    assert sum(live.sizes.values()) < 1.1 * z.nbytes
     with Live() as live:
         found = product(t)
-    assert live.peak < 1.1 * z.numel()
+    assert live.peak < 1.1 * z.nbytes
     shifted = torch.cat([y[:, 1:], torch.full((3, 1), -100)], 1) if next_token else y
     p, kept = z.softmax(-1), shifted != -100
     w = torch.ones(MANY, dtype=torch.float64) if weights is None else weights

@@ -3,17 +3,13 @@
 import copy
 import shutil
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from eigenscape.errors import InvalidArgumentError, SubstitutionWarning, UnsupportedModelError
@@ -27,6 +23,7 @@ from eigenscape.operators._trace_passes import _is_pointwise, _is_view, smallest
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.testing import check_operator
 from tests.cases import TABLE, case, mlp
+from tests.oracles.memory import Live
 
 RTOL = 1e-10
 GENERATOR = torch.Generator().manual_seed(0)
@@ -301,27 +298,6 @@ def test_values_that_are_kept_are_never_written_over() -> None:
 
 
 # --- what is kept ---
-
-
-class Live(TorchDispatchMode):
-    """Counts the bytes of tensors that were made inside and are still there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: dict[int, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {t.untyped_storage()._cdata for t in tree_leaves(args) if isinstance(t, Tensor)}
-        found = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(found):
-            if isinstance(tensor, Tensor) and not isinstance(tensor, FakeTensor):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in given and storage._cdata not in self.sizes:
-                    self.sizes[storage._cdata] = storage.nbytes()
-                    weakref.finalize(storage, self.sizes.pop, storage._cdata, None)
-        self.peak = max(self.peak, sum(self.sizes.values()))
-        return found
 
 
 def gelu_and_norm() -> nn.Module:
