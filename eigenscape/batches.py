@@ -63,6 +63,10 @@ class Batch:
         """Memory of its tensors."""
         return sum(t.numel() * t.element_size() for t in _tensors(self._content))
 
+    def head(self, count: int) -> "Batch":
+        """Return the first samples; all where the batch is no larger, or cannot be cut."""
+        return next(iter(_split(self, count, must=False)))
+
     @property
     def _content(self) -> tuple[Any, ...]:
         return self.args, self.kwargs, self.target
@@ -122,6 +126,11 @@ class BatchSource:
     def __iter__(self) -> Iterator[Batch]:
         """Walk the batches, from memory where they were kept."""
         return iter(self._kept) if self._kept is not None else self.fresh()
+
+    def sample(self, count: int) -> Batch:
+        """Return the first batch; no more than `count` of it where cutting was left to us."""
+        first = next(iter(self))
+        return first.head(count) if self.may_resize else first
 
     @property
     def seen(self) -> list[int]:
@@ -189,8 +198,7 @@ class BatchSource:
 
     def _head(self, count: int) -> Batch:
         """Return the first samples; of data that cannot be cut, all."""
-        whole = _parse(next(iter(self._raw)))
-        part = next(iter(_split(whole, count, must=False)))
+        part = _parse(next(iter(self._raw))).head(count)
         args, kwargs, target = _moved(part._content, self._device, self._dtype)
         return Batch(args, kwargs, target, part.size)
 

@@ -7,6 +7,7 @@ elsewhere, breaks the premise; `capture_tail` notices the first, `find_layer` th
 that PyTorch knows of.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -244,13 +245,25 @@ def input_vectors(layer: Layer, tail: Tail) -> Tensor:
         sizes = [module.kernel_size, module.dilation, module.stride]
         if isinstance(module, nn.Conv1d):
             x, sizes = x.unsqueeze(2), [(1, *size) for size in sizes]
-        kernel, dilation, stride = sizes
-        x = F.unfold(x, kernel, dilation=dilation, stride=stride).transpose(1, 2)
+        x = _patches(x, *sizes)
     else:
         x = x.reshape(x.shape[0], -1, x.shape[-1])
     if "bias" in layer.fields:
         x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
     return x
+
+
+def _patches(
+    x: Tensor, kernel: Sequence[int], dilation: Sequence[int], stride: Sequence[int]
+) -> Tensor:
+    """Return all windows of images (N, C, H, W) as rows (N, P, C·kernel).
+
+    A view that is copied once: `F.unfold` starts a GPU kernel for every image.
+    """
+    high, wide = (d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
+    windows = x.unfold(2, high, stride[0]).unfold(3, wide, stride[1])
+    windows = windows[..., :: dilation[0], :: dilation[1]].permute(0, 2, 3, 1, 4, 5)
+    return windows.flatten(3).flatten(1, 2)
 
 
 def output_vectors(layer: Layer, z: Tensor) -> Tensor:

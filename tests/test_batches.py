@@ -185,3 +185,10 @@ def test_a_tensor_dataset_is_its_tensors_unless_it_does_something_of_its_own() -
     inputs, is_whole = first(Doubled(X, Y))
     assert not is_whole
     torch.testing.assert_close(inputs, 2 * X[: len(inputs)])
+
+
+def test_a_sample_is_the_head_of_data_that_we_cut() -> None:
+    assert inputs(source((X, Y)).sample(4)).tolist() == X[:4].tolist()
+    assert source((X, Y)).sample(40).size == 11
+    assert source([(X, Y)]).sample(4).size == 11  # a batch of the user's own stays whole
+    assert source((X, Y), batch_size=7).sample(4).size == 7

@@ -1,16 +1,21 @@
 """Finding a layer, cutting the graph at its output, and applying it to other parameters."""
 
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eigenscape.errors import UnknownNameError, UnsupportedModelError, WrongTypeError
 from eigenscape.layers import (
+    Tail,
     apply_layer,
     capture_tail,
     find_layer,
     from_matrices,
     input_numbers,
+    input_vectors,
     is_lookup,
     matrix_obstacle,
     to_matrices,
@@ -166,3 +171,16 @@ def test_a_bias_is_the_last_column() -> None:
     assert torch.equal(W[0, :, 4], rows[0, 20:])
     assert torch.equal(W[1, 3, :4], rows[1, 12:16])
     assert torch.equal(from_matrices(layer, W), rows)
+
+
+@pytest.mark.parametrize("stride", [1, (2, 3)])
+@pytest.mark.parametrize("dilation", [1, (3, 2)])
+def test_patches_are_those_of_unfold(stride: Any, dilation: Any) -> None:
+    x = torch.randn(3, 2, 11, 9, dtype=torch.float64)
+    module = nn.Conv2d(2, 4, (2, 3), stride=stride, dilation=dilation, padding=1, bias=False)
+    model = nn.Sequential(module, nn.Flatten(), nn.LazyLinear(3)).double()
+    model(x)  # so that its last layer has a size
+    layer = find_layer(EmpiricalRisk(model, CrossEntropy(), (x, Y[:3])), "0")
+    found = input_vectors(layer, Tail((x,), {}, x, x, x))
+    expected = F.unfold(x, (2, 3), dilation=dilation, padding=1, stride=stride)
+    torch.testing.assert_close(found, expected.transpose(1, 2))

@@ -20,6 +20,12 @@ from eigenscape.linalg._products import dots
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.linear_operator import LinearOperator
 
+# Ritz values of a basis of j vectors cost about j³: look at them once in j / _LOOK products.
+_LOOK = 32
+# Rows this far from dependent are made orthonormal by two Cholesky factorisations of their Gram
+# matrix: the least eigenvalue of the Gram matrix of rows scaled to length one.
+_INDEPENDENT = 0.01
+
 
 class ThickRestart:
     """The decomposition A Vᵀ = Vᵀ H + Fᵀ C and the ways to extend and compress it."""
@@ -47,7 +53,7 @@ class ThickRestart:
         self._C = torch.zeros(self.F.shape[0], 0, dtype=torch.float64)
         self._theta = torch.zeros(0, dtype=torch.float64)
         self._Y = torch.zeros(0, 0, dtype=torch.float64)
-        self._stale = 0  # steps since Ritz values were last computed
+        self._stale = 0  # products since Ritz values were last computed
         self._fresh = False  # whether a random vector waits to be multiplied
 
     @property
@@ -88,8 +94,9 @@ class ThickRestart:
         fresh, R = self._without_rounding(fresh, R, rest, scale)
         self._extend(onto_V, onto_rest, R, kept)
         self.F = torch.cat([rest, fresh])
-        self._stale += 1
-        if self._stale > self._j // 64 or self.is_full() or self.F.shape[0] != 1:
+        self._stale += P.shape[0]
+        # Where all of the frontier is multiplied next, Ritz values only say when to stop.
+        if self._stale > self._j // _LOOK or self.is_full() or self.F.shape[0] > self._block:
             self._ritz()
 
     def _without_rounding(
@@ -238,6 +245,7 @@ class ThickRestart:
         b = min(self._block, f, self._capacity - self._j)
         if b == f:
             return list(range(f))
+        self.refresh()
         lean = self._C @ self._Y[:, self._unconverged()] if self._C.numel() else self._C
         strength = lean.norm(dim=1) if lean.numel() else torch.zeros(f, dtype=torch.float64)
         # Ties (all zero before anything is known) go to the newest vectors.
@@ -355,6 +363,8 @@ def _orthonormal_rows(W: Tensor, floor: float) -> tuple[Tensor, Tensor, list[int
         The fresh rows, R (g, b) with the coefficients of each given row on them, on the host in
         float64, and the numbers of the rows that gave them.
     """
+    if (quick := _by_cholesky(W, floor)) is not None:
+        return *quick, list(range(W.shape[0]))
     fresh: list[Tensor] = []
     chosen: list[int] = []
     R = torch.zeros(W.shape[0], W.shape[0], dtype=W.dtype)
@@ -376,3 +386,28 @@ def _orthonormal_rows(W: Tensor, floor: float) -> tuple[Tensor, Tensor, list[int
         R.index_put_(where, torch.stack(coefficients).cpu(), accumulate=True)
     stacked = torch.stack(fresh) if fresh else W.new_empty(0, W.shape[1])
     return stacked, R[: len(fresh)].double(), chosen
+
+
+def _by_cholesky(W: Tensor, floor: float) -> tuple[Tensor, Tensor] | None:
+    """Factor clearly independent rows as `_orthonormal_rows` does, in two transfers.
+
+    Cholesky QR, twice: Yamamoto, Nakatsukasa, Yanagisawa, Fukaya 2015.
+
+    Returns:
+        Orthonormal rows and R, or None where rows are too near to dependent.
+    """
+    if W.shape[0] < 2:
+        return None
+    identity = torch.eye(W.shape[0], dtype=torch.float64)
+    R = identity
+    for _ in range(2):
+        (gram,) = _fetch(dots(W, W))
+        length = gram.diagonal().sqrt()
+        if not bool(((length > 0) & torch.isfinite(length)).all()):
+            return None
+        if float(torch.linalg.eigvalsh(gram / length.outer(length))[0]) < _INDEPENDENT:
+            return None
+        L = torch.linalg.cholesky(gram)
+        W = torch.linalg.solve_triangular(L, identity, upper=False).to(W) @ W
+        R = L.T @ R
+    return (W, R) if bool((R.diagonal() > floor).all()) else None

@@ -38,6 +38,8 @@ from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
 
 _STORAGES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+# Samples on which two representations must agree: formulas are right or wrong for all alike.
+_CHECKED = 512
 
 
 class LayerHessian(RiskOperator):
@@ -331,7 +333,7 @@ class LayerHessian(RiskOperator):
 
     def _require_agreement(self) -> None:
         """Compare factors and tail on the first batch."""
-        batch = next(iter(self.risk.batches))
+        batch = self.risk.batches.sample(_CHECKED)
         probe = self._probes()[:1]
         with self.risk.ranks.together(), self.risk.evaluating():
             tail = TailGraph(self.risk, self._layer, batch).product(probe, batched=False)
@@ -351,7 +353,7 @@ class LayerHessian(RiskOperator):
         )
 
     def _disagreement(self) -> str | None:
-        batch = next(iter(self.risk.batches))
+        batch = self.risk.batches.sample(_CHECKED)
         probe = self._probes()[:1]
         with self.risk.evaluating():
             try:

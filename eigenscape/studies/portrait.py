@@ -18,7 +18,8 @@ from eigenscape.pairs import EigenPairs
 from eigenscape.risk import EmpiricalRisk
 
 # Below this size a block is formed and diagonalised whole: cheaper than many pairs one by one.
-_DENSE = 1000
+# Below the second, one that is formed anyway is diagonalised too.
+_DENSE, _FORMED = 1000, 4000
 TOLERANCE = 1e-6
 
 
@@ -79,14 +80,13 @@ def take_portrait(risk: EmpiricalRisk, layer: str, num_pairs: int) -> Portrait:
         The portrait.
     """
     weight = f"{layer}.weight"
-    q = LayerHessian(risk, weight, check=False).space.size
+    q = risk.restricted([weight]).space.size
     count = min(num_pairs, q)
-    if q <= _DENSE:
-        H = LayerHessian(risk, weight, num_products=q)
+    H = LayerHessian(risk, weight, num_products=q if q <= _DENSE else 4 * count)
+    if q <= _DENSE or (q <= _FORMED and H.representation == "dense"):
         vectors = torch.linalg.eigh(H.to_dense().double()).eigenvectors.flip(1)[:, :count]
         pairs = certify(H, vectors.to(H.dtype), tolerance=TOLERANCE)
     else:
-        H = LayerHessian(risk, weight, num_products=4 * count)
         pairs = eigsh(H, num_pairs=count, tolerance=TOLERANCE)
     return Portrait(layer, pairs, KroneckerHessian(risk, weight), autocorrelation(risk, layer))
 

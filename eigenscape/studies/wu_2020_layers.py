@@ -103,7 +103,7 @@ STUDY = Study(
     title="How much of a layer's input is its mean?",
     settings={
         "laptop": Setting((casts.SMALL_MLP, casts.SMALL_CONV)),
-        "paper": Setting((casts.MLP_HALF, casts.LENET_UNIT)),
+        "paper": Setting((casts.MLP, casts.LENET)),
     },
     measure=measure,
     claims=_claims(),

@@ -45,8 +45,8 @@ _LEAST = 0.96  # "≥ 0.964 everywhere", §4.3
 
 
 _RANGE = (
-    "Their range over layers and runs; means of other runs should lie inside it. Ours train on "
-    "standardised pixels; by wu-inputs theirs were not all so, which changes what layers see."
+    "Their range over layers and runs; means of other runs should lie inside it. Pixels are scaled "
+    "as wu-inputs finds that theirs were."
 )
 
 
