@@ -9,6 +9,8 @@ from eigenscape.analyses import Budget as Budget
 from eigenscape.analyses import analyze as analyze
 from eigenscape.analyses import autocorrelation as autocorrelation
 from eigenscape.analyses import autocorrelations as autocorrelations
+from eigenscape.analyses import backpropagated_errors as backpropagated_errors
+from eigenscape.analyses import class_structure as class_structure
 from eigenscape.analyses import eigenspace_overlap as eigenspace_overlap
 from eigenscape.analyses import eigenvector_correspondence as eigenvector_correspondence
 from eigenscape.analyses import eigenvector_rank as eigenvector_rank
@@ -16,6 +18,7 @@ from eigenscape.analyses import exact_trace as exact_trace
 from eigenscape.analyses import full_approximation as full_approximation
 from eigenscape.analyses import gradient_overlap as gradient_overlap
 from eigenscape.analyses import kronecker_fit as kronecker_fit
+from eigenscape.analyses import kronecker_spectra as kronecker_spectra
 from eigenscape.analyses import layer_curvature as layer_curvature
 from eigenscape.analyses import layer_spectrum as layer_spectrum
 from eigenscape.analyses import logit_gradients as logit_gradients
@@ -50,10 +53,13 @@ from eigenscape.linear_operator import LinearOperator as LinearOperator
 from eigenscape.losses import BinaryCrossEntropy as BinaryCrossEntropy
 from eigenscape.losses import CrossEntropy as CrossEntropy
 from eigenscape.losses import SquaredError as SquaredError
+from eigenscape.operators import ClassGradients as ClassGradients
+from eigenscape.operators import ClassKronecker as ClassKronecker
 from eigenscape.operators import Dense as Dense
 from eigenscape.operators import Fisher as Fisher
 from eigenscape.operators import GaussNewton as GaussNewton
 from eigenscape.operators import Hessian as Hessian
+from eigenscape.operators import KhatriRao as KhatriRao
 from eigenscape.operators import KroneckerHessian as KroneckerHessian
 from eigenscape.operators import LayerHessian as LayerHessian
 from eigenscape.operators import OutputHessian as OutputHessian

@@ -114,6 +114,31 @@ class Partition:
             )
         return self.blocks[number]
 
+    def __add__(self, other: "Partition") -> "Partition":
+        """Return the blocks of both, which must divide one space and not overlap.
+
+        Raises:
+            WrongTypeError: If `other` is no partition.
+            ShapeError: If it divides another space.
+
+        Examples:
+            >>> space = ParamSpace({"fc1.weight": (2, 3), "fc2.weight": (1, 2)})
+            >>> units = Partition.by_output(space, "fc1") + Partition.by_input(space, "fc2")
+            >>> units.names
+            ('fc1.out.0', 'fc1.out.1', 'fc2.in.0', 'fc2.in.1')
+        """
+        if not isinstance(other, Partition):
+            raise errors.WrongTypeError(
+                f"`partition + other` needs another Partition; got {type(other).__name__}. Make "
+                "one, e.g. `Partition.by_input(space)`."
+            )
+        if other.space != self.space:
+            raise errors.ShapeError(
+                f"`partition + other` needs partitions of one space; got blocks of {self.space!r} "
+                f"and of {other.space!r}. Build both from the same space."
+            )
+        return Partition(self.space, self.blocks + other.blocks)
+
     def labels(self) -> Tensor:
         """Return the number of the block that each entry is in, -1 for none: int64 `(n,)`."""
         labels = torch.full((self.space.size,), -1, dtype=torch.int64)
@@ -157,6 +182,7 @@ class Partition:
         entries in the same layer if `join_bias`. Where a layer has several such tensors, their
         full names replace the layer's. Layers with only vectors give single entries, if `only`
         selects them. Layers that keep outputs last (transposed convolutions) give inputs here.
+        The outputs of a classifier's last layer are its classes: `by_output(space, "fc2")`.
         """
         names = _taking_part(space, only, "by_output")
         groups: dict[str, list[str]] = {}
@@ -213,6 +239,7 @@ class Partition:
         only: Patterns | None = None,
         *,
         num_kv_heads: int | None = None,
+        split: bool = False,
     ) -> Self:
         """Return one block per attention head, named "<module>.head.<h>".
 
@@ -220,7 +247,8 @@ class Partition:
         columns of the output projection, whose bias belongs to no head. Modules are found by the
         names of their tensors: `in_proj_weight` (`nn.MultiheadAttention`), a fused `qkv` or
         `c_attn` with all queries first, or separate projections such as `q_proj`, `query`, `Wq`. A
-        `c_attn` of shape (d, 3d) is read as transposed, with the output projection next to it.
+        `c_attn` of shape (d, 3d) is read as transposed, with the output projection next to it. A
+        hyphen separates a module from its projection as a dot does: "b1-qkv" belongs to "b1".
 
         Args:
             space: The space of the network's parameters.
@@ -228,6 +256,7 @@ class Partition:
             only: Which tensors take part.
             num_kv_heads: Number of key and value heads, where fewer: they are then blocks of their
                 own, "<module>.kv_head.<j>".
+            split: Make blocks of a head's parts: "<module>.head.<h>.q", and so on for k, v and o.
 
         Returns:
             The partition; only attention is covered.
@@ -258,7 +287,7 @@ class Partition:
         for module, members in modules.items():
             weights = {members[name][0] for name in _matrices(space, members)}
             if "qkv" in weights or weights >= {"q", "k", "v"}:
-                blocks += _head_blocks(space, module, members, num_heads, num_kv)
+                blocks += _head_blocks(space, module, members, num_heads, num_kv, split)
         wanted = "an attention module (in_proj_weight, qkv, c_attn, or q_proj, k_proj, v_proj, …)"
         _require_found(blocks, space, "by_head", wanted)
         return cls(space, blocks)
@@ -325,7 +354,9 @@ def _attention_role(name: str) -> tuple[str, str, str]:
     """Module, role and alias of a tensor: "a.qkv.bias" gives "a", "qkv", "qkv"; else no role."""
     module, _, last = name.rpartition(".")
     if last in ("weight", "bias"):
-        module, _, alias = module.rpartition(".")
+        dotted, _, alias = module.rpartition(".")
+        prefix, _, alias = alias.rpartition("-")
+        module = ".".join(part for part in (dotted, prefix) if part)
         return module, "" if alias == "in_proj" else _ROLES.get(alias.lower(), ""), alias.lower()
     alias = last.removesuffix("_weight").removesuffix("_bias")
     return module, _ROLES.get(alias.lower(), "") if alias != last else "", alias.lower()
@@ -337,9 +368,9 @@ def _head_blocks(
     members: dict[str, tuple[str, str]],
     num_heads: int,
     num_kv: int,
+    split: bool,
 ) -> list[Block]:
     """Blocks of one attention module; `members` maps tensor names to role and alias."""
-    shared = num_kv < num_heads
     # All widths are counted in heads: a fused projection stacks queries, keys and values.
     units = {"qkv": num_heads + 2 * num_kv} | dict.fromkeys("qo", num_heads)
     units |= dict.fromkeys("kv", num_kv)
@@ -364,15 +395,24 @@ def _head_blocks(
                 f"width per head in {module!r}; got shape {shape}. Pass the numbers of heads that "
                 "the model was built with."
             )
-        for h in range(num_heads):
-            picks = [h] if role not in ("k", "v") or not shared else []
-            if role == "qkv" and not shared:
-                picks += [num_heads + h, 2 * num_heads + h]
+        for key, picks in _picks(role, num_heads, num_kv, split).items():
             spans = _slab(space, name, axis, [p * width for p in picks], width)
-            pieces.setdefault(f"head.{h}", []).extend(spans)
-        for j in range(num_kv if shared and role in ("qkv", "k", "v") else 0):
-            picks = [num_heads + j, num_heads + num_kv + j] if role == "qkv" else [j]
-            spans = _slab(space, name, axis, [p * width for p in picks], width)
-            pieces.setdefault(f"kv_head.{j}", []).extend(spans)
+            pieces.setdefault(key, []).extend(spans)
     prefix = f"{module}." if module else ""
     return [Block(prefix + key, tuple(spans)) for key, spans in pieces.items()]
+
+
+def _picks(role: str, num_heads: int, num_kv: int, split: bool) -> dict[str, list[int]]:
+    """Map the blocks of a module to their places in a tensor of this role, counted in heads."""
+    shared = num_kv < num_heads
+    places: dict[str, list[int]] = {}
+    first = 0
+    for part in role:
+        count, kind = num_heads, "head"
+        if part in "kv":
+            count, kind = num_kv, "kv_head" if shared else "head"
+        for number in range(count):
+            key = f"{kind}.{number}.{part}" if split else f"{kind}.{number}"
+            places.setdefault(key, []).append(first + number)
+        first += count
+    return places

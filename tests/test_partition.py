@@ -10,9 +10,11 @@ from eigenscape.errors import (
     EmptySelectionError,
     InvalidArgumentError,
     OverlapError,
+    ShapeError,
     UnknownNameError,
     WrongTypeError,
 )
+from eigenscape.models import build
 from eigenscape.partition import Partition
 from eigenscape.space import Block, ParamSpace
 from tests.spaces import NET, marked, of_module, same
@@ -276,6 +278,57 @@ def test_by_head_of_fused_grouped_queries(fused: str, transposed: bool) -> None:
             W.view(12, 8, 3)[:, [4 + j, 6 + j]] if transposed else W.view(8, 3, 12)[[4 + j, 6 + j]]
         )
         same(partition[f"a.kv_head.{j}"].take(flat), rows)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("num_kv", [4, 2])
+def test_by_head_splits_a_head_into_its_parts(fused: bool, num_kv: int) -> None:
+    kv = 3 * num_kv
+    shapes = {"b1-qkv.weight": (12 + 2 * kv, 12)} if fused else {}
+    if not fused:
+        shapes = {f"b1-{part}.weight": (12 if part == "q" else kv, 12) for part in "qkv"}
+    space, tensors, flat = marked({**shapes, "b1-proj.weight": (12, 12), "b1-proj.bias": (12,)})
+    *stacked, P, _ = tensors.values()
+    Q, K, V = torch.cat(stacked).split([12, kv, kv])
+    partition = Partition.by_head(space, 4, num_kv_heads=num_kv, split=True)
+    assert len(partition) == 2 * 4 + 2 * num_kv
+    kind = "head" if num_kv == 4 else "kv_head"
+    for h in range(4):
+        i = slice(3 * h, 3 * h + 3)
+        same(partition[f"b1.head.{h}.q"].take(flat), Q[i])
+        same(partition[f"b1.head.{h}.o"].take(flat), P[:, i])
+        if h < num_kv:
+            same(partition[f"b1.{kind}.{h}.k"].take(flat), K[i])
+            same(partition[f"b1.{kind}.{h}.v"].take(flat), V[i])
+    # The parts make up the heads.
+    whole = Partition.by_head(space, 4, num_kv_heads=num_kv)
+    assert sum(whole.sizes) == sum(partition.sizes)
+    assert whole.names[0] == "b1.head.0"
+
+
+def test_by_head_of_our_own_transformer() -> None:
+    space, tensors, flat = of_module(build("GPT-2x6x3", input_shape=(5,), num_classes=7))
+    partition = Partition.by_head(space, 3)
+    assert partition.names == tuple(f"b{i}.head.{h}" for i in (1, 2) for h in range(3))
+    rows = [2, 3, 8, 9, 14, 15]
+    parts = tensors["b2-qkv.weight"][rows], tensors["b2-qkv.bias"][rows]
+    same(partition["b2.head.1"].take(flat), *parts, tensors["b2-proj.weight"][:, 2:4])
+
+
+def test_partitions_add_up() -> None:
+    space = ParamSpace(NET)
+    rows, columns = Partition.by_output(space, "fc1"), Partition.by_input(space, "fc2.weight")
+    both = rows + columns
+    assert both.blocks == rows.blocks + columns.blocks
+    assert both.space == space
+    with pytest.raises(InvalidArgumentError, match="twice"):
+        rows + rows
+    with pytest.raises(OverlapError, match="share"):
+        rows + Partition.by_layer(space, "fc1")
+    with pytest.raises(ShapeError, match="of one space"):
+        rows + Partition.by_tensor(ParamSpace({"x": (3,)}))
+    with pytest.raises(WrongTypeError, match="got Block"):
+        rows + columns[0]
 
 
 def test_by_head_takes_the_modules_that_only_selects() -> None:

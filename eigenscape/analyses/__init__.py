@@ -1,11 +1,33 @@
 """One question about a network a file, one function, one record."""
 
+from eigenscape.analyses.adam_diagonal import adam_diagonal as adam_diagonal
 from eigenscape.analyses.analyze import Analysis as Analysis
 from eigenscape.analyses.analyze import analyze as analyze
+from eigenscape.analyses.attribution import Attribution as Attribution
+from eigenscape.analyses.attribution import attribution as attribution
 from eigenscape.analyses.autocorrelation import Autocorrelation as Autocorrelation
 from eigenscape.analyses.autocorrelation import Autocorrelations as Autocorrelations
 from eigenscape.analyses.autocorrelation import autocorrelation as autocorrelation
 from eigenscape.analyses.autocorrelation import autocorrelations as autocorrelations
+from eigenscape.analyses.backpropagated_errors import (
+    BackpropagatedErrors as BackpropagatedErrors,
+)
+from eigenscape.analyses.backpropagated_errors import (
+    backpropagated_errors as backpropagated_errors,
+)
+from eigenscape.analyses.block_norms import SquaredBlockNorms as SquaredBlockNorms
+from eigenscape.analyses.block_norms import squared_block_norms as squared_block_norms
+from eigenscape.analyses.block_preconditioning import BlockPreconditioning as BlockPreconditioning
+from eigenscape.analyses.block_preconditioning import block_preconditioning as block_preconditioning
+from eigenscape.analyses.block_spectra import BlockSpectra as BlockSpectra
+from eigenscape.analyses.block_spectra import block_spectra as block_spectra
+from eigenscape.analyses.block_structure import BlockStructure as BlockStructure
+from eigenscape.analyses.block_structure import Stripes as Stripes
+from eigenscape.analyses.block_structure import block_structure as block_structure
+from eigenscape.analyses.block_structure import null_block_norms as null_block_norms
+from eigenscape.analyses.block_structure import stripes as stripes
+from eigenscape.analyses.class_structure import ClassStructure as ClassStructure
+from eigenscape.analyses.class_structure import class_structure as class_structure
 from eigenscape.analyses.eigenspace_overlap import EigenspaceOverlap as EigenspaceOverlap
 from eigenscape.analyses.eigenspace_overlap import eigenspace_overlap as eigenspace_overlap
 from eigenscape.analyses.eigenvector_correspondence import (
@@ -26,6 +48,8 @@ from eigenscape.analyses.gradient_overlap import gradient_overlap as gradient_ov
 from eigenscape.analyses.kronecker_fit import KroneckerApproximation as KroneckerApproximation
 from eigenscape.analyses.kronecker_fit import KroneckerFit as KroneckerFit
 from eigenscape.analyses.kronecker_fit import kronecker_fit as kronecker_fit
+from eigenscape.analyses.kronecker_spectra import KroneckerSpectra as KroneckerSpectra
+from eigenscape.analyses.kronecker_spectra import kronecker_spectra as kronecker_spectra
 from eigenscape.analyses.layer_curvature import LayerBlock as LayerBlock
 from eigenscape.analyses.layer_curvature import LayerCurvature as LayerCurvature
 from eigenscape.analyses.layer_curvature import layer_curvature as layer_curvature
@@ -49,14 +73,25 @@ from eigenscape.analyses.plan import Stage as Stage
 from eigenscape.analyses.plan import plan_analysis as plan_analysis
 from eigenscape.analyses.point import Point as Point
 from eigenscape.analyses.point import point as point
+from eigenscape.analyses.power_tail import PowerTail as PowerTail
+from eigenscape.analyses.power_tail import TailFit as TailFit
+from eigenscape.analyses.power_tail import power_tail as power_tail
+from eigenscape.analyses.separation import Separation as Separation
+from eigenscape.analyses.separation import separation as separation
 from eigenscape.analyses.spectral_distance import spectral_distance as spectral_distance
 
 __all__ = [
     "BUDGETS",
     "Analysis",
+    "Attribution",
     "Autocorrelation",
     "Autocorrelations",
+    "BackpropagatedErrors",
+    "BlockPreconditioning",
+    "BlockSpectra",
+    "BlockStructure",
     "Budget",
+    "ClassStructure",
     "EigenspaceOverlap",
     "EigenvectorCorrespondence",
     "EigenvectorRank",
@@ -65,6 +100,7 @@ __all__ = [
     "GradientOverlap",
     "KroneckerApproximation",
     "KroneckerFit",
+    "KroneckerSpectra",
     "LayerBlock",
     "LayerCurvature",
     "LayerSpectrum",
@@ -75,10 +111,22 @@ __all__ = [
     "OverlapPrediction",
     "Plan",
     "Point",
+    "PowerTail",
+    "Separation",
+    "SquaredBlockNorms",
     "Stage",
+    "Stripes",
+    "TailFit",
+    "adam_diagonal",
     "analyze",
+    "attribution",
     "autocorrelation",
     "autocorrelations",
+    "backpropagated_errors",
+    "block_preconditioning",
+    "block_spectra",
+    "block_structure",
+    "class_structure",
     "eigenspace_overlap",
     "eigenvector_correspondence",
     "eigenvector_rank",
@@ -86,16 +134,22 @@ __all__ = [
     "full_approximation",
     "gradient_overlap",
     "kronecker_fit",
+    "kronecker_spectra",
     "layer_curvature",
     "layer_names",
     "layer_spectrum",
     "logit_gradients",
     "matrix_spectrum",
+    "null_block_norms",
     "outliers",
     "output_space_overlap",
     "overlap_prediction",
     "plan_analysis",
     "point",
+    "power_tail",
     "rank_one_share",
+    "separation",
     "spectral_distance",
+    "squared_block_norms",
+    "stripes",
 ]

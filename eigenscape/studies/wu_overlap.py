@@ -99,8 +99,8 @@ _CLAIMS = (
     Claim(
         "wu.f200x2.fc2.early-peak.place",
         "Figs 12a, 24, App. F.3.3",
-        "where the mean overlap of fc2 of F-200² has its first peak above chance (k ≤ 40)",
-        "near dimension 9",
+        "first k whose mean overlap, fc2 of F-200², is above that of the next five",
+        "linear growth, then a sharp decrease after dimension 9",
         low=8,
         high=11,
         why="c − 1 = 9, “around 10” in the text.",
@@ -176,9 +176,9 @@ class _Layer:
         """Return the standard deviation of the overlap of k vectors; None of a single pair."""
         return float(self.overlaps[:, k - 1].std()) if len(self.overlaps) > 1 else None
 
-    def peak(self, most: int | None = None) -> int:
-        """Return where the mean overlap is furthest above chance, among the first `most`."""
-        return int((self.mean - self.chance)[:most].argmax()) + 1
+    def peak(self) -> int:
+        """Return where the mean overlap is furthest above chance."""
+        return int((self.mean - self.chance).argmax()) + 1
 
 
 def measure(setting: Setting, workshop: Workshop, *, stem: str = "wu") -> Outcome:
@@ -326,7 +326,7 @@ def _measured(layers: list[_Layer], begin: str) -> dict[str, Measured]:
         )
         found[f"{stem}.growth"] = Measured(_linearity(r.mean[:m]))
         if stem == "wu.f200x2.fc2":
-            found[f"{stem}.early-peak.place"] = Measured(r.peak(40))
+            found[f"{stem}.early-peak.place"] = Measured(first_peak(r.mean))
             found[f"{stem}.early-peak.height"] = Measured(float(r.mean[8]), r.spread(9))
     hidden = [r for r in layers if not r.is_last and not r.group.partition(" (")[0].endswith("-BN")]
     if hidden:
@@ -344,6 +344,14 @@ def _curve_error(layer: _Layer) -> float:
     m = min(layer.num_outputs, len(layer.mean))
     gap = (layer.predicted - layer.mean)[:m].abs().mean()
     return float(gap / layer.mean[:m].mean())
+
+
+def first_peak(curve: Tensor, following: int = 5) -> int:
+    """Return the first place, counted from 1, whose value is above the next few; else the last."""
+    for k in range(len(curve) - 1):
+        if bool(curve[k] > curve[k + 1 : k + 1 + following].max()):
+            return k + 1
+    return len(curve)
 
 
 def _linearity(values: Tensor) -> float:

@@ -13,6 +13,13 @@ from eigenscape.theory.dense_hessians import hidden_block_norms as hidden_block_
 from eigenscape.theory.dense_hessians import linear_block_norms as linear_block_norms
 from eigenscape.theory.dense_hessians import linear_hessian as linear_hessian
 from eigenscape.theory.dense_hessians import one_hidden_layer_hessian as one_hidden_layer_hessian
+from eigenscape.theory.logistic_mixture import FisherLevels as FisherLevels
+from eigenscape.theory.logistic_mixture import error_from_ratio as error_from_ratio
+from eigenscape.theory.logistic_mixture import expected_fisher as expected_fisher
+from eigenscape.theory.logistic_mixture import fisher_levels as fisher_levels
+from eigenscape.theory.logistic_mixture import mixture_error as mixture_error
+from eigenscape.theory.logistic_mixture import mixture_uncertainty as mixture_uncertainty
+from eigenscape.theory.logistic_mixture import optimal_fisher_levels as optimal_fisher_levels
 from eigenscape.theory.marchenko_pastur import SpectralLaw as SpectralLaw
 from eigenscape.theory.marchenko_pastur import spectral_law as spectral_law
 from eigenscape.theory.marchenko_pastur import spectral_moments as spectral_moments
@@ -35,15 +42,19 @@ __all__ = [
     "BlockLimits",
     "Decoupling",
     "FiniteWidthCurve",
+    "FisherLevels",
     "HiddenLaw",
     "SpectralLaw",
     "TwoLayerHessian",
     "block_law",
     "centred_row_space",
     "decoupling",
+    "error_from_ratio",
     "estimate_output_hessian",
+    "expected_fisher",
     "expected_softmax_hessian",
     "finite_width_curve",
+    "fisher_levels",
     "hidden_block_limits",
     "hidden_block_norms",
     "hidden_class_limits",
@@ -54,8 +65,11 @@ __all__ = [
     "linear_block_norms",
     "linear_class_limits",
     "linear_hessian",
+    "mixture_error",
+    "mixture_uncertainty",
     "multilayer_output_hessian",
     "one_hidden_layer_hessian",
+    "optimal_fisher_levels",
     "output_block_limits",
     "output_class_limits",
     "row_overlap_limit",

@@ -15,10 +15,13 @@ from eigenscape import operators
 from eigenscape.errors import SubstitutionWarning, UnsupportedModelError, WrongTypeError
 from eigenscape.losses import BinaryCrossEntropy, CallableLoss, CrossEntropy, SquaredError
 from eigenscape.operators import (
+    ClassGradients,
+    ClassKronecker,
     Dense,
     Fisher,
     GaussNewton,
     Hessian,
+    KhatriRao,
     KroneckerHessian,
     LayerHessian,
     OutputHessian,
@@ -50,8 +53,11 @@ def test_the_helper_sees_a_difference() -> None:
 
 def test_every_operator_has_its_contract_here() -> None:
     checked = {Dense, Fisher, GaussNewton, Hessian, KroneckerHessian, LayerHessian, Residual}
-    # Of outputs, not of parameters: its contract is in tests/operators/test_output_hessian.py.
-    assert {getattr(operators, name) for name in operators.__all__} == checked | {OutputHessian}
+    checked |= {ClassKronecker, KhatriRao}
+    # One is of outputs, not of parameters, the other several matrices at once: their contracts are
+    # in tests/operators.
+    elsewhere = {OutputHessian, ClassGradients}
+    assert {getattr(operators, name) for name in operators.__all__} == checked | elsewhere
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -356,6 +362,63 @@ def test_kronecker_hessian_of_every_layer(name: str) -> None:
 def test_plain_layers_have_a_kronecker_hessian() -> None:
     for name, layer in [("mlp-tanh", "2"), ("cnn-batchnorm", "0"), ("huggingface", "body.qkv")]:
         assert kronecker_of(case(name), layer, 7) is not None
+
+
+# --- ClassKronecker, KhatriRao (against errors with every label: tests/operators) ---
+
+
+def classes_of(c: Case, layer: str, batch_size: int | None) -> ClassKronecker | None:
+    try:
+        return ClassKronecker(c.risk(batch_size), layer)
+    except (UnsupportedModelError, WrongTypeError):
+        return None
+
+
+def in_order(dense: Tensor, matrices: KroneckerHessian) -> Tensor:
+    """Bring a matrix of (output, input) pairs into the order of the parameters."""
+    m, n = len(matrices.output_factor), len(matrices.input_factor)
+    order = matrices.from_matrices(torch.arange(float(m * n)).reshape(1, m, n))[:, 0].long()
+    return dense[order][:, order]
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name != "pure-function"])
+def test_class_kronecker_of_every_layer(name: str) -> None:
+    c = case(name)
+    for layer in layers_of(c.risk()):
+        first, *others = (classes_of(c, layer, batch_size) for batch_size in BATCH_SIZES)
+        if first is None:
+            assert others == [None] * len(others)
+            continue
+        factors = zip(first.weights, first.output_factors, first.input_factors, strict=True)
+        dense = torch.stack([w * torch.kron(left, right) for w, left, right in factors]).sum(0)
+        kronecker = KroneckerHessian(c.risk(), layer)
+        check_operator(first, in_order(dense, kronecker), rtol=RTOL)
+        assert torch.linalg.eigvalsh(dense)[0] > -1e-12 * dense.norm()
+        for other in others:
+            close(other.to_dense(), first.to_dense())
+        left = torch.einsum("c,cab->ab", first.weights, first.output_factors)
+        close(left, kronecker.output_factor)
+        both = KhatriRao(c.risk(7), [layer])
+        if kronecker.num_positions == 1:
+            close(both.to_dense(), first.to_dense())
+            close(KhatriRao(c.risk(7), [layer], per_class=False).to_dense(), kronecker.to_dense())
+        assert both.space.names == first.space.names
+
+
+def test_plain_layers_of_classifiers_have_a_class_kronecker() -> None:
+    for name, layer in [("mlp-tanh", "2"), ("cnn-batchnorm", "0"), ("weights-smoothing", "0")]:
+        assert classes_of(case(name), layer, 7) is not None
+
+
+@pytest.mark.parametrize("name", ["mlp-tanh", "cnn-batchnorm", "weights-smoothing"])
+def test_khatri_rao_of_all_plain_layers(name: str) -> None:
+    c = case(name)
+    layers = [layer for layer in layers_of(c.risk()) if classes_of(c, layer, None) is not None]
+    assert len(layers) > 1
+    for per_class in (True, False):
+        whole = KhatriRao(c.risk(), layers, per_class=per_class).to_dense()
+        check_operator(KhatriRao(c.risk(7), layers, per_class=per_class), whole, rtol=RTOL)
+        assert torch.linalg.eigvalsh(whole)[0] > -1e-12 * whole.norm()
 
 
 def test_the_losses_of_the_table_are_all_there_are() -> None:

@@ -7,7 +7,7 @@ import torch
 from eigenscape.analyses import overlap_prediction
 from eigenscape.errors import InvalidArgumentError
 from eigenscape.studies import STUDIES, Networks, Study, Workshop, run_study
-from eigenscape.studies.wu_overlap import _Layer, _linearity, _measured
+from eigenscape.studies.wu_overlap import _Layer, _linearity, _measured, first_peak
 from tests.studies.conftest import TINY, block, numbers_of, top_vectors
 
 NAME = "wu-overlap"
@@ -85,3 +85,10 @@ def test_one_pair_has_no_spread() -> None:
 def test_linearity() -> None:
     assert _linearity(torch.tensor([1.0, 2.0, 3.0])) == pytest.approx(1.0)
     assert _linearity(torch.tensor([1.0, 5.0, 1.0])) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_first_peak_is_one_that_is_followed_by_less() -> None:
+    curve = torch.tensor([1.0, 3.0, 2.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1, 9.0])
+    assert first_peak(curve, following=1) == 2
+    assert first_peak(curve) == 4
+    assert first_peak(torch.arange(6.0)) == 6

@@ -1,0 +1,305 @@
+"""Are these outliers due to that matrix, as a number (Papyan §3, Table 1)?
+
+Letters: A the operator with k outliers, B the suspected cause, V (n, r) the leading eigenvectors of
+B; λ_1 ≥ … ≥ λ_{k+1} eigenvalues of A (their magnitudes where `which` says so), λ'_i those after a
+knockout: of A − B, or of (I − VVᵀ) A (I − VVᵀ); Q a random orthogonal matrix.
+
+Two things can disappear. The *mass* of the outliers is what they have above the bulk, whose edge is
+λ_{k+1}: Σ_{i≤k} (λ_i − λ_{k+1}). The *gap* is λ_k − λ_{k+1}; what is left of it is the widest of
+the first k gaps, since knocking out one outlier of k moves the gap and closes nothing. The null
+value is what the same knockout does with QBQᵀ, which has B's spectrum and none of its directions.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import (
+    InvalidArgumentError,
+    NotSymmetricError,
+    ShapeError,
+    require_choice,
+    require_count,
+    require_positive,
+)
+from eigenscape.knockout import projection_knockout, subtraction_knockout
+from eigenscape.linalg import draw_probes, eigsh
+from eigenscape.linear_operator import LinearOperator, WrappedOperator, require_operator
+from eigenscape.operators import Dense
+from eigenscape.pairs import EigenPairs
+from eigenscape.records import Columns, Record, Status
+
+WHICH = ("magnitude", "largest")
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution(Record):
+    """What a knockout of the cause leaves of the outliers.
+
+    Scores go from 0, nothing has disappeared, to 1, all of it has.
+
+    Attributes:
+        before: λ_1 to λ_{k+1} with their signs (k+1,).
+        subtracted: The same of A − B.
+        projected: The same with the leading eigenvectors of B projected out of A.
+        residuals: ‖Av − λv‖ of these three (3, k+1), in this order; rounding for dense matrices.
+        mass_subtracted: Share of the outliers' mass that disappears with A − B.
+        gap_subtracted: Share of the gap that disappears with A − B.
+        mass_projected: Share of the mass that disappears with the projection.
+        gap_projected: Share of the gap that disappears with the projection.
+        null: The same four for random QBQᵀ, each draw a row (num_draws, 4).
+        num_outliers: k.
+        rank: r, the eigenvectors of B that were projected out.
+        which: "magnitude" or "largest".
+    """
+
+    before: Tensor
+    subtracted: Tensor
+    projected: Tensor
+    residuals: Tensor
+    mass_subtracted: float
+    gap_subtracted: float
+    mass_projected: float
+    gap_projected: float
+    null: Tensor
+    num_outliers: int
+    rank: int
+    which: str
+
+    def columns(self) -> Columns:
+        """Return one row for each knockout: scores, and the mean scores of random ones."""
+        null = self.null.mean(0).tolist() if len(self.null) else [None] * 4
+        return {
+            "knockout": ("subtraction", "projection"),
+            "mass": (self.mass_subtracted, self.mass_projected),
+            "null mass": (null[0], null[2]),
+            "gap": (self.gap_subtracted, self.gap_projected),
+            "null gap": (null[1], null[3]),
+        }
+
+
+def attribution(
+    operator: LinearOperator,
+    cause: LinearOperator,
+    *,
+    num_outliers: int,
+    rank: int | None = None,
+    which: str = "magnitude",
+    num_draws: int = 1,
+    tolerance: float = 1e-3,
+    max_products: int | None = None,
+    seed: int = 0,
+) -> Attribution:
+    """Measure how much of the outliers of an operator disappears when a cause is knocked out.
+
+    Outliers are due to B where the scores are near 1 and those of a random QBQᵀ are near 0. A cause
+    of the right directions and the wrong size shows as a high score of the projection with a low
+    one of the subtraction.
+
+    Two `Dense` operators are decomposed exactly. Otherwise it is one `eigsh` of k + 1 pairs for A,
+    one of r for B, and two for the knockouts and for each draw; after a knockout these look for the
+    edge of a bulk, which takes the most products.
+
+    Args:
+        operator: A, symmetric.
+        cause: B, symmetric, of the same size.
+        num_outliers: k, less than n.
+        rank: Eigenvectors of B to project out, those of largest magnitude; k by default. Those of
+            eigenvalue zero are never among them.
+        which: "magnitude" to count outliers of either sign, so that a cause that was too large
+            shows as a new outlier below; "largest" for those above only.
+        num_draws: Random causes for the null value; 0 for none.
+        tolerance: As for `eigsh`.
+        max_products: As for `eigsh`, for each of them.
+        seed: Fixes starting vectors and random causes.
+
+    Returns:
+        Eigenvalues before and after, scores and null values. `num_products` counts products with A
+        or B, with A − B as one.
+
+    Raises:
+        WrongTypeError: If one of them is no operator.
+        NotSymmetricError: If one of them is not symmetric.
+        ShapeError: If their sizes differ.
+        InvalidArgumentError: If k is too large, or A has no gap there.
+
+    Examples:
+        >>> A = Dense(torch.diag(torch.tensor([9.0, 8.0, 1.0, 0.9, 0.8, 0.7])))
+        >>> B = Dense(torch.diag(torch.tensor([8.0, 7.0, 0.0, 0.0, 0.0, 0.0])))
+        >>> found = attribution(A, B, num_outliers=2, num_draws=0)
+        >>> found.mass_subtracted, round(found.gap_projected, 4)
+        (1.0, 0.9857)
+        >>> [round(value, 4) for value in found.projected.tolist()]
+        [1.0, 0.9, 0.8]
+    """
+    n = _require_pair(operator, cause)
+    k = require_count(num_outliers, "attribution(num_outliers=...)", at_most=n - 1)
+    r = require_count(k if rank is None else rank, "attribution(rank=...)", at_most=n)
+    require_choice(which, WHICH, "attribution(which=...)")
+    require_positive(tolerance, "attribution(tolerance=...)")
+    require_count(num_draws, "attribution(num_draws=...)", at_least=0)
+    exact = isinstance(operator, Dense) and isinstance(cause, Dense)
+    spectra = _Spectra(exact, tolerance, max_products, seed)
+    before = spectra.top(operator, k + 1, which)
+    if not float(_sizes(before, which)[k - 1] - _sizes(before, which)[k]) > 0.0:
+        raise InvalidArgumentError(
+            f"`attribution(num_outliers={k})` needs a gap after eigenvalue {k}; there is none. See "
+            "`outliers(eigsh(A, num_pairs=...))` for where the gaps are."
+        )
+    span = _leading_vectors(spectra.top(cause, r, "magnitude"))
+
+    def knocked(B: LinearOperator, V: Tensor) -> tuple[EigenPairs, EigenPairs]:
+        both = subtraction_knockout(operator, B), projection_knockout(operator, V)
+        return spectra.top(both[0], k + 1, which), spectra.top(both[1], k + 1, which)
+
+    def scores(after: tuple[EigenPairs, EigenPairs]) -> list[float]:
+        old = _sizes(before, which)
+        return [share for pairs in after for share in _shares(old, _sizes(pairs, which))]
+
+    after = knocked(cause, span)
+    null = []
+    for draw in range(num_draws):
+        rotation = _rotation(operator, seed, draw)
+        null.append(scores(knocked(_Conjugated(cause, rotation), rotation(span, False))))
+    mass_subtracted, gap_subtracted, mass_projected, gap_projected = scores(after)
+    return Attribution(
+        status=spectra.status(),
+        num_products=sum(pairs.num_products for pairs in spectra.runs),
+        seed=seed,
+        before=before.values,
+        subtracted=after[0].values,
+        projected=after[1].values,
+        residuals=torch.stack([pairs.residuals for pairs in (before, *after)]),
+        mass_subtracted=mass_subtracted,
+        gap_subtracted=gap_subtracted,
+        mass_projected=mass_projected,
+        gap_projected=gap_projected,
+        null=torch.tensor(null, dtype=torch.float64).reshape(num_draws, 4),
+        num_outliers=k,
+        rank=span.shape[1],
+        which=which,
+    )
+
+
+def _require_pair(A: LinearOperator, B: LinearOperator) -> int:
+    for operator, name in ((A, "operator"), (B, "cause")):
+        require_operator(operator, f"attribution({name})")
+        if not operator.is_symmetric:
+            raise NotSymmetricError(
+                f"`attribution({name})` needs a symmetric operator; got {operator!r}. For singular "
+                "values use `A.gram()`."
+            )
+    if A.shape != B.shape:
+        raise ShapeError(
+            f"`attribution(operator, cause)` needs operators of one size; got {A.shape} and "
+            f"{B.shape}."
+        )
+    return A.space.size
+
+
+def _sizes(pairs: EigenPairs, which: str) -> Tensor:
+    return pairs.values.abs() if which == "magnitude" else pairs.values
+
+
+def _shares(old: Tensor, new: Tensor) -> tuple[float, float]:
+    """Return the shares of mass and gap that are gone; both spectra descend."""
+    edge = old[-1]
+    mass = (new[:-1] - edge).clamp_min(0.0).sum() / (old[:-1] - edge).sum()
+    gap = (new[:-1] - new[1:]).max() / (old[-2] - edge)
+    return float((1.0 - mass).clamp(0.0, 1.0)), float((1.0 - gap).clamp(0.0, 1.0))
+
+
+def _leading_vectors(pairs: EigenPairs) -> Tensor:
+    """Return the eigenvectors whose eigenvalues are not zero to rounding."""
+    sizes = pairs.values.abs()
+    floor = len(pairs.vectors) * torch.finfo(pairs.vectors.dtype).eps * sizes.max()
+    return pairs.vectors[:, (sizes > floor).to(pairs.vectors.device)]
+
+
+@dataclass
+class _Spectra:
+    """Finds leading eigenpairs one way for all matrices, and keeps what was found."""
+
+    exact: bool
+    tolerance: float
+    max_products: int | None
+    seed: int
+    runs: list[EigenPairs] = field(default_factory=list)
+
+    def top(self, matrix: LinearOperator, count: int, which: str) -> EigenPairs:
+        if self.exact:
+            found = _dense_pairs(matrix, count, which, self.seed)
+        else:
+            found = eigsh(
+                matrix,
+                num_pairs=count,
+                which=which,
+                tolerance=self.tolerance,
+                max_products=self.max_products,
+                seed=self.seed,
+            )
+        self.runs.append(found)
+        return found
+
+    def status(self) -> Status:
+        if self.exact:
+            return Status(True, "Exact: dense matrices.")
+        failed = [pairs for pairs in self.runs if not pairs.status]
+        if failed:
+            words = f"{len(failed)} of {len(self.runs)} spectra not converged"
+            return Status(False, f"{words}: {failed[0].status}")
+        return Status(True, f"{len(self.runs)} spectra converged.")
+
+
+def _dense_pairs(matrix: LinearOperator, count: int, which: str, seed: int) -> EigenPairs:
+    """Return the leading pairs of a matrix that is there; no product is counted."""
+    full = matrix.to_dense().double()
+    values, vectors = torch.linalg.eigh(0.5 * (full + full.T))
+    order = (values.abs() if which == "magnitude" else values).argsort(descending=True)[:count]
+    values, vectors = values[order], vectors[:, order]
+    return EigenPairs(
+        status=Status(True, "exact"),
+        num_products=0,
+        seed=seed,
+        values=values.cpu(),
+        vectors=vectors.to(matrix.dtype),
+        residuals=(full @ vectors - vectors * values).norm(dim=0).cpu(),
+        which=which,
+        tolerance=torch.finfo(matrix.dtype).eps,
+    )
+
+
+def _rotation(operator: LinearOperator, seed: int, draw: int) -> Callable[[Tensor, bool], Tensor]:
+    """Return (X, transposed) ↦ QX or QᵀX: two Hartley transforms, each after random signs.
+
+    It costs n log n a column, where a uniformly distributed Q would cost n². Hartley's transform is
+    orthogonal, symmetric, and spreads any vector over all coordinates.
+    """
+    signs = draw_probes(operator, 2, seed=seed, first=2 * draw).double()
+
+    def hartley(X: Tensor) -> Tensor:
+        both: Tensor = torch.fft.fft(X, dim=0, norm="ortho")
+        return both.real - both.imag
+
+    def apply(X: Tensor, transposed: bool) -> Tensor:
+        Y = X.double()
+        if transposed:
+            Y = signs[:, :1] * hartley(signs[:, 1:] * hartley(Y))
+        else:
+            Y = hartley(signs[:, 1:] * hartley(signs[:, :1] * Y))
+        return Y.to(X.dtype)
+
+    return apply
+
+
+class _Conjugated(WrappedOperator):
+    """QBQᵀ."""
+
+    def __init__(self, inner: LinearOperator, rotation: Callable[[Tensor, bool], Tensor]) -> None:
+        super().__init__(inner)
+        self._rotation = rotation
+
+    def matmat(self, X: Tensor) -> Tensor:
+        return self._rotation(self._inner.matmat(self._rotation(X, True)), False)

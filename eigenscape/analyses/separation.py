@@ -1,0 +1,213 @@
+"""Do classes separate from the bulk, and grow alike, with depth (Papyan §7.6, Fig. 8)?
+
+Letters: n samples of C classes, n_c of class c, π_c = n_c/n; h the features of a layer (n, d), μ_c
+their class means; H_class = Σ π_c μ_c μ_cᵀ with eigenvalues λ_1 ≥ … ≥ λ_C, H_within the mean of
+(h − μ_c)(h − μ_c)ᵀ, and H = H_class + H_within, also for classes of unequal size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import (
+    EmptySelectionError,
+    InvalidArgumentError,
+    NonFiniteError,
+    ShapeError,
+)
+from eigenscape.records import Columns, Record, Status
+
+
+@dataclass(frozen=True, eq=False)
+class Separation(Record):
+    """How far the classes stand out of each layer's features.
+
+    Attributes:
+        layers: Names, in the order given.
+        class_values: λ_1 to λ_C of H_class in every layer (L, C), descending. The means are not
+            centred: the first is mostly the global mean.
+        bulk: The largest eigenvalue of H_within (L,).
+        ratios: λ_c over the bulk (L, C). Above 1 an eigenvalue of H_class is an outlier; infinite
+            where nothing varies within classes.
+        whiskers: λ_2/λ_C (L,), 1 for means that are equally long and orthogonal once the global
+            mean is out; infinite where the means span fewer than C directions.
+        centre_accuracy: Share of samples whose nearest class mean is their own (L,).
+        linear_accuracy: Share that the least-squares linear classifier, with biases, gets right
+            (L,). Where d ≥ n − 1 it fits any labels: judge held-out samples then.
+        is_held_out: Whether the accuracies are those of samples that were not fitted.
+        num_classes: C.
+    """
+
+    layers: tuple[str, ...]
+    class_values: Tensor
+    bulk: Tensor
+    ratios: Tensor
+    whiskers: Tensor
+    centre_accuracy: Tensor
+    linear_accuracy: Tensor
+    is_held_out: bool
+    num_classes: int
+
+    def columns(self) -> Columns:
+        """Return one row for each layer."""
+        return {
+            "layer": self.layers,
+            "λ₁/bulk": self.ratios[:, 0].tolist(),
+            "λ₂/bulk": self.ratios[:, 1].tolist(),
+            "λ_C/bulk": self.ratios[:, -1].tolist(),
+            "λ₂/λ_C": self.whiskers.tolist(),
+            "nearest centre": self.centre_accuracy.tolist(),
+            "least squares": self.linear_accuracy.tolist(),
+        }
+
+
+def separation(
+    features: Mapping[str, Tensor],
+    labels: Tensor,
+    *,
+    held_out: tuple[Mapping[str, Tensor], Tensor] | None = None,
+) -> Separation:
+    """Measure how far classes stand out of the bulk of each layer's features.
+
+    With depth Papyan sees λ_c over the bulk grow and λ_2/λ_C fall. Cost: for each layer the Gram
+    matrix of its smaller side and one least-squares problem (n, d + 1), in float64 on the CPU.
+
+    Args:
+        features: By layer, in order of depth, (n, d) or (n, ...), which is flattened.
+        labels: Class numbers (n,). Classes that do not occur do not count.
+        held_out: Features and labels of other samples, for the accuracies; by default they are
+            those of the fitted samples.
+
+    Returns:
+        Eigenvalues, ratios and accuracies of every layer.
+
+    Raises:
+        EmptySelectionError: If there is no layer.
+        ShapeError: If features and labels do not fit.
+        NonFiniteError: If a feature is NaN or infinite.
+        InvalidArgumentError: If there are fewer than two classes, or held-out layers or labels are
+            missing.
+
+    Examples:
+        Two classes with means ±1 on one axis and a spread of ½ on the other.
+
+        >>> h = torch.tensor([[1.0, 0.5], [1.0, -0.5], [-1.0, 0.5], [-1.0, -0.5]])
+        >>> found = separation({"fc1": h}, torch.tensor([0, 0, 1, 1]))
+        >>> found.ratios.round(decimals=6).tolist(), found.centre_accuracy.tolist()
+        ([[4.0, 0.0]], [1.0])
+    """
+    if not features:
+        raise EmptySelectionError("`separation(features, labels)` needs one layer or more; got 0.")
+    classes, targets = _classes(labels)
+    rows = []
+    for name, tensor in features.items():
+        h = _matrix(tensor, len(targets), name)
+        means = _class_means(h, targets, len(classes))
+        judged, truth = (h, targets) if held_out is None else _others(held_out, name, h, classes)
+        predictions = (torch.cdist(judged, means).argmin(1), _linear_prediction(h, targets, judged))
+        rows.append(
+            (
+                _class_values(means, targets),
+                _largest_value(h - means[targets]),
+                *((found == truth).double().mean() for found in predictions),
+            )
+        )
+    values, bulk, centre, linear = (torch.stack(column) for column in zip(*rows, strict=True))
+    # What is zero but for rounding is zero: the means then span fewer directions.
+    floor = 1e-12 * values[:, :1]
+    values = torch.where(values > floor, values, 0.0)
+    return Separation(
+        status=Status(True, f"{len(rows)} layers, {len(targets)} samples, {len(classes)} classes."),
+        num_products=0,
+        seed=0,
+        layers=tuple(features),
+        class_values=values,
+        bulk=bulk,
+        ratios=values / bulk[:, None],
+        whiskers=values[:, 1] / values[:, -1],
+        centre_accuracy=centre,
+        linear_accuracy=linear,
+        is_held_out=held_out is not None,
+        num_classes=len(classes),
+    )
+
+
+def _classes(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the classes that occur, and each sample's place among them."""
+    if labels.ndim != 1 or labels.dtype.is_floating_point or labels.dtype.is_complex:
+        raise ShapeError(
+            "`separation(labels=...)` needs class numbers (n,) as integers; got "
+            f"{tuple(labels.shape)} {labels.dtype}."
+        )
+    classes, targets = labels.cpu().unique(return_inverse=True)
+    if len(classes) < 2:
+        raise InvalidArgumentError(
+            f"`separation(labels=...)` needs two classes or more; got {len(classes)}."
+        )
+    return classes, targets
+
+
+def _matrix(tensor: Tensor, n: int, name: str) -> Tensor:
+    if tensor.ndim < 2 or len(tensor) != n or tensor[0].numel() == 0:
+        raise ShapeError(
+            f"`separation(features, labels)` needs features ({n}, d) of '{name}', one row a label; "
+            f"got {tuple(tensor.shape)}."
+        )
+    h = tensor.detach().cpu().double().flatten(1)
+    if not bool(h.isfinite().all()):
+        raise NonFiniteError(
+            f"`separation(features, labels)` needs finite features; those of '{name}' have NaN or "
+            "infinity."
+        )
+    return h
+
+
+def _others(
+    held_out: tuple[Mapping[str, Tensor], Tensor], name: str, h: Tensor, classes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return a layer's held-out features and their classes' places."""
+    features, labels = held_out
+    if name not in features or not bool(torch.isin(labels.cpu(), classes).all()):
+        raise InvalidArgumentError(
+            "`separation(held_out=(features, labels))` needs the layers and none but the classes "
+            f"that were fitted; '{name}' or a class is missing."
+        )
+    other = _matrix(features[name], len(labels), name)
+    if other.shape[1] != h.shape[1]:
+        raise ShapeError(
+            f"`separation(held_out=...)` needs {h.shape[1]} features of '{name}'; got "
+            f"{other.shape[1]}."
+        )
+    return other, torch.searchsorted(classes, labels.cpu())
+
+
+def _class_means(h: Tensor, targets: Tensor, C: int) -> Tensor:
+    sums = h.new_zeros(C, h.shape[1]).index_add_(0, targets, h)
+    return sums / targets.bincount(minlength=C)[:, None]
+
+
+def _class_values(means: Tensor, targets: Tensor) -> Tensor:
+    """Return the C eigenvalues of Σ π_c μ_c μ_cᵀ, from its C × C Gram matrix."""
+    weights = targets.bincount(minlength=len(means)).double() / len(targets)
+    rows = weights.sqrt()[:, None] * means
+    values: Tensor = torch.linalg.eigvalsh(rows @ rows.T)
+    return values.flip(0).clamp_min(0.0)
+
+
+def _largest_value(deviations: Tensor) -> Tensor:
+    n, d = deviations.shape
+    gram = deviations.T @ deviations if d <= n else deviations @ deviations.T
+    largest: Tensor = torch.linalg.eigvalsh(gram / n)[-1]
+    return largest.clamp_min(0.0)
+
+
+def _linear_prediction(h: Tensor, targets: Tensor, judged: Tensor) -> Tensor:
+    """Fit one-hot targets by least squares with biases, least norm, and name the largest output."""
+    Y = torch.nn.functional.one_hot(targets).double()
+    centre, mean = h.mean(0), Y.mean(0)
+    # Centred, a bias needs no column, and the solution is the one of least norm without it.
+    W = torch.linalg.lstsq(h - centre, Y - mean, driver="gelsd").solution
+    outputs: Tensor = (judged - centre) @ W + mean
+    return outputs.argmax(1)

@@ -1,0 +1,335 @@
+"""Weighted means of extended gradients by class and candidate label, stored or streamed.
+
+With p = softmax(z), s the weight of a term of the loss, D the risk's divisor and J = ∂z/∂θ, a term
+of class c has the extended gradient g_{c'} = σ Jᵀ(p − e_{c'}) for every candidate label c', with
+the weight ω. Papyan §6 has ω = s p_{c'}/D and σ = 1; the variant with roots has ω = s/D and
+σ = √p_{c'}. Both give G = Σ ω g gᵀ. The mean of a cell (c, c') is Jᵀu, where u holds
+(ω/w_{c,c'}) σ (p − e_{c'}) for the terms of class c: one backward pass, and no gradient of a single
+sample. M is the matrix of the C² means as rows.
+
+Letters: T terms, V entries of the output, C classes and as many candidate labels, n parameters.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from eigenscape.batches import Batch
+from eigenscape.errors import (
+    InvalidArgumentError,
+    NonDeterministicRiskError,
+    NonFiniteError,
+    UnsupportedModelError,
+)
+from eigenscape.losses import CrossEntropy
+from eigenscape.operators._batch_graphs import (
+    gradients,
+    join_rows,
+    require_tensor_output,
+    split_rows,
+)
+from eigenscape.risk import EmpiricalRisk, leaf_copies
+
+WEIGHTINGS = ("probabilities", "roots")
+
+# Numbers of M that are taken to float64 at a time.
+_CHUNK = 2**24
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of one batch that belong to one of the classes.
+
+    Attributes:
+        head: Their logits (T, V), with their graph.
+        leaves: The parameters that the graph starts from.
+        labels: Numbers of their classes (T,), from 0 to C − 1.
+        p: Their probabilities (T, V), float64.
+        weights: ω (T, C), float64.
+        scales: σ (T, C), float64.
+    """
+
+    head: Tensor
+    leaves: list[Tensor]
+    labels: Tensor
+    p: Tensor
+    weights: Tensor
+    scales: Tensor
+
+
+class ClassMeans:
+    """The matrix M of the means, by products with it and its transpose."""
+
+    def __init__(
+        self, risk: EmpiricalRisk, labels: Tensor, weighting: str, *, max_bytes: int
+    ) -> None:
+        """Pass over the data to weigh the cells; and C times more to store the means if they fit.
+
+        Args:
+            risk: The risk, with a `CrossEntropy` loss.
+            labels: Indices of the classes (C,), which are the candidate labels too.
+            weighting: "probabilities" or "roots".
+            max_bytes: Most memory for M; if it takes more, nothing is stored.
+        """
+        self.risk, self._labels, self._weighting = risk, labels.to(risk.device), weighting
+        self._marks = risk.marks()
+        self.max_bytes = max_bytes
+        self.weights = self._cell_weights()
+        self._can_group = self._try_group()
+        self._stored = self._rows(risk) if self.nbytes <= max_bytes else None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that M takes, or would take."""
+        C = len(self._labels)
+        return C * C * self.risk.space.size * self.risk.dtype.itemsize
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether M is in memory."""
+        return self._stored is not None
+
+    def push(self, X: Tensor) -> Tensor:
+        """Return M X (C, C, k) for columns (n, k)."""
+        self._require_same_point()
+        if self._stored is not None:
+            pushed: Tensor = (self._stored @ X).reshape(*self.weights.shape, -1)
+            return pushed
+        risk = self.risk
+        total = self.weights.new_zeros(*self.weights.shape, X.shape[1])
+        with risk.ranks.together(), torch.enable_grad(), risk.evaluating():
+            for terms in self._all_terms(risk, risk.batches):
+                u = torch.zeros_like(terms.head, requires_grad=True)
+                pullback = gradients(terms.head, terms.leaves, u, create_graph=True)
+                rates = self._rates(terms)
+                for k, row in enumerate(X.T):
+                    columns = split_rows(row[None], terms.leaves)
+                    (t,) = gradients(pullback, [u], columns)
+                    if t is not None:
+                        t = t.detach().double()
+                        along = (terms.p * t).sum(1, keepdim=True) - t[:, self._labels]
+                        total[..., k].index_add_(0, terms.labels, rates * along)
+        return risk.ranks.sum(total).to(X)
+
+    def pull(self, Y: Tensor) -> Tensor:
+        """Return Mᵀ Y (n, k) for numbers (C, C, k)."""
+        self._require_same_point()
+        if self._stored is not None:
+            return self._stored.T @ Y.flatten(0, 1)
+        risk = self.risk
+        total = self.weights.new_zeros(Y.shape[2], risk.space.size)
+        with risk.ranks.together(), torch.enable_grad(), risk.evaluating():
+            for terms in self._all_terms(risk, risk.batches):
+                rates = self._rates(terms)
+                for k in range(Y.shape[2]):
+                    total[k] += self._pulled(terms, rates * Y[..., k].double()[terms.labels])
+        return risk.ranks.sum(total).to(Y).T
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Yield M in pieces (C, C, some parameters) in float64; if not stored, made anew."""
+        self._require_same_point()
+        shape = self.weights.shape
+        for rows in [self._stored] if self._stored is not None else self._groups():
+            for piece in rows.split(max(1, _CHUNK // len(rows)), dim=1):
+                yield piece.double().unflatten(0, shape)
+
+    def _groups(self) -> Iterator[Tensor]:
+        """Yield M for as many tensors at a time as fit."""
+        C, space = len(self._labels), self.risk.space
+        most = self.max_bytes // (C * C * self.risk.dtype.itemsize)
+        group: list[str] = []
+        size = 0
+        for name, shape in space.shapes.items():
+            count = torch.Size(shape).numel()
+            if group and size + count > most:
+                yield self._rows(self.risk.restricted(group))
+                group, size = [], 0
+            group.append(name)
+            size += count
+        yield self._rows(self.risk.restricted(group))
+
+    def largest_tensor_bytes(self) -> int:
+        """Memory of M for the largest single tensor, which `blocks` needs at once."""
+        shapes = self.risk.space.shapes.values()
+        C = len(self._labels)
+        return max(torch.Size(s).numel() for s in shapes) * C * C * self.risk.dtype.itemsize
+
+    def _rows(self, risk: EmpiricalRisk) -> Tensor:
+        """Return M (C², n) for the parameters of a risk, in their dtype, one class at a time."""
+        C = len(self._labels)
+        rows = torch.empty(C * C, risk.space.size, dtype=risk.dtype, device=risk.device)
+        for c in range(C):
+            with risk.ranks.together(), torch.enable_grad(), risk.evaluating():
+                own = self._class_rows(risk, c)
+            total = risk.ranks.sum(own)
+            if not bool(total.isfinite().all()):
+                raise NonFiniteError(
+                    "The class means of the gradients are NaN or infinite. Check the parameters "
+                    "and the data, e.g. with `risk.gradient()`."
+                )
+            rows[c * C : (c + 1) * C] = total
+        return rows
+
+    def _class_rows(self, risk: EmpiricalRisk, c: int) -> Tensor:
+        """Add up this rank's share of the means of one class (C, n), float64."""
+        C = len(self._labels)
+        total = self.weights.new_zeros(C, risk.space.size)
+        for terms in self._all_terms(risk, self._batches_of(c), only=c):
+            rates = self._rates(terms)
+            for label in range(C):
+                one = torch.zeros_like(rates)
+                one[:, label] = rates[:, label]
+                total[label] += self._pulled(terms, one)
+        return total
+
+    def _pulled(self, terms: Terms, amounts: Tensor) -> Tensor:
+        """Return Σ a_{c'} Jᵀ(p − e_{c'}) over terms and labels (n,), for amounts a (T, C)."""
+        u = amounts.sum(1, keepdim=True) * terms.p
+        u.index_add_(1, self._labels, amounts, alpha=-1)
+        found = gradients(terms.head, terms.leaves, u.to(terms.head.dtype))
+        size = sum(leaf.numel() for leaf in terms.leaves)
+        return join_rows(found, terms.head.new_empty(1, size), terms.leaves)[0].double()
+
+    def _rates(self, terms: Terms) -> Tensor:
+        """Return (ω / w_{c,c'}) σ (T, C); nothing of an empty cell."""
+        cells = self.weights[terms.labels]
+        is_empty = cells <= 0
+        return terms.weights * terms.scales / cells.where(~is_empty, 1.0) * ~is_empty
+
+    def _cell_weights(self) -> Tensor:
+        """Return w_{c,c'} (C, C), float64."""
+        C = len(self._labels)
+        total = torch.zeros(C, C, dtype=torch.float64, device=self.risk.device)
+        with self.risk.ranks.together(), torch.no_grad(), self.risk.evaluating():
+            for terms in self._all_terms(self.risk, self.risk.batches):
+                total.index_add_(0, terms.labels, terms.weights)
+        return self.risk.ranks.sum(total)
+
+    def _all_terms(
+        self, risk: EmpiricalRisk, batches: Iterable[Batch], only: int | None = None
+    ) -> Iterator[Terms]:
+        """Evaluate batches; leave out those without a term of the classes."""
+        for batch in batches:
+            params = leaf_copies(risk.parameters())
+            output = risk.output(params, batch)
+            logits, labels, s = self._read(output, batch)
+            kept = labels >= 0 if only is None else labels == only
+            if not bool(kept.any()):
+                continue
+            head = logits[kept]
+            p = head.detach().double().softmax(1)
+            chosen = p[:, self._labels]
+            weights = s[kept, None].double() / self.risk.divisor
+            if self._weighting == "probabilities":
+                weights, scales = weights * chosen, torch.ones_like(chosen)
+            else:
+                weights, scales = weights.expand_as(chosen), chosen.sqrt()
+            yield Terms(head, list(params.values()), labels[kept], p, weights, scales)
+
+    def _read(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits (T, V), numbers of classes (T,), −1 for others, and weights s (T,)."""
+        loss = self.risk.loss
+        require_tensor_output(output, "ClassGradients")
+        if not isinstance(loss, CrossEntropy):
+            raise UnsupportedModelError(
+                "`ClassGradients(risk)` needs the loss `CrossEntropy`, whose labels are classes; "
+                f"got {type(loss).__name__}."
+            )
+        z, y, is_index = loss.aligned(output, batch.target)
+        if not is_index:
+            raise UnsupportedModelError(
+                "`ClassGradients(risk)` needs class indices as targets; got probabilities, which "
+                "give a sample no class. Pass `target.argmax(1)`."
+            )
+        V = z.shape[1]
+        if int(self._labels.max()) >= V:
+            raise InvalidArgumentError(
+                f"`ClassGradients(classes=...)` needs classes from 0 to {V - 1}; got "
+                f"{int(self._labels.max())}."
+            )
+        s = loss.term_weights(z, y, is_index)
+        numbers = torch.full((V,), -1, device=z.device)
+        numbers[self._labels] = torch.arange(len(self._labels), device=z.device)
+        is_term = y != loss.ignore_index
+        labels = numbers[y.where(is_term, 0)].where(is_term, -1)
+        return z.movedim(1, -1).flatten(0, -2), labels.flatten(), s.flatten()
+
+    def _require_same_point(self) -> None:
+        """Refuse parameters that are not those of the means."""
+        if self.risk.marks() != self._marks:
+            raise NonDeterministicRiskError(
+                "The model changed since its `ClassGradients` were made, and their weights and "
+                "means are those of the old parameters. Make a new `ClassGradients(risk)`."
+            )
+
+    # A class's samples are brought together, so that C backward passes over the data are enough and
+    # not C² of them. It needs one term for each sample, and samples that do not see each other.
+
+    def _batches_of(self, c: int) -> Iterator[Batch]:
+        """Yield the samples of one class in batches about as large as the risk's."""
+        if not self._can_group:
+            yield from self.risk.batches
+            return
+        waiting: dict[object, list[Batch]] = {}
+        limit = 0
+        for batch in self.risk.batches:
+            limit = max(limit, batch.size)
+            index = (batch.target == self._labels[c]).nonzero()[:, 0]
+            if len(index) == 0:
+                continue
+            part = _taken(batch, index)
+            alike = waiting.setdefault(_signature(part), [])
+            if sum(b.size for b in alike) + part.size > limit and alike:
+                yield _joined(alike)
+                alike.clear()
+            alike.append(part)
+        for alike in waiting.values():
+            yield _joined(alike)
+
+    def _try_group(self) -> bool:
+        """Compare the logits of some samples with those they have in their batch."""
+        with self.risk.ranks.together(), torch.no_grad(), self.risk.evaluating():
+            batch = next(iter(self.risk.batches))
+            leaves = pytree.tree_leaves((batch.args, batch.kwargs, batch.target))
+            if any(not isinstance(t, Tensor) or t.shape[:1] != (batch.size,) for t in leaves):
+                return False
+            params = self.risk.parameters()
+            whole = self.risk.output(params, batch)
+            if batch.target.shape != (batch.size,) or whole.shape[:1] != batch.target.shape:
+                return False
+            index = torch.arange(0, batch.size, 2, device=self.risk.device)
+            try:
+                some = self.risk.output(params, _taken(batch, index))
+            except Exception:  # whatever a model may do with fewer samples than it was given
+                return False
+            if some.shape != whole[index].shape:
+                return False
+            gap = (some - whole[index]).nan_to_num().norm()
+            return bool(gap <= self.risk.slack * whole[index].nan_to_num(posinf=0, neginf=0).norm())
+
+
+def _taken(batch: Batch, index: Tensor) -> Batch:
+    """Return some samples of a batch."""
+    args, kwargs, target = pytree.tree_map(
+        lambda t: t[index], (batch.args, batch.kwargs, batch.target)
+    )
+    return Batch(args, kwargs, target, len(index), batch.first)
+
+
+def _signature(batch: Batch) -> object:
+    """Return what must agree for batches to be joined."""
+    leaves, structure = pytree.tree_flatten((batch.args, batch.kwargs, batch.target))
+    return structure, tuple(t.shape[1:] for t in leaves)
+
+
+def _joined(batches: list[Batch]) -> Batch:
+    """Put batches of one signature together."""
+    if len(batches) == 1:
+        return batches[0]
+    flat = [pytree.tree_flatten((b.args, b.kwargs, b.target)) for b in batches]
+    joined = [torch.cat(tensors) for tensors in zip(*(leaves for leaves, _ in flat), strict=True)]
+    args, kwargs, target = pytree.tree_unflatten(joined, flat[0][1])
+    return Batch(args, kwargs, target, sum(b.size for b in batches), batches[0].first)

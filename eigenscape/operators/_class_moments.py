@@ -1,0 +1,236 @@
+"""Second moments of a layer's inputs and backpropagated roots, one of each for every class.
+
+Letters: x̃ (n) input of a layer with a 1 for its bias, m outputs, P positions, b (m) a root of the
+loss's curvature brought back to the layer's output, so that Σ b bᵀ is the Gauss-Newton matrix
+there, π_c the share of samples of class c, D the risk's divisor. With cross-entropy the roots are
+−√p_c' δ_c', δ_c' the derivative of the loss if the label were c' (Papyan §7.2).
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eigenscape.batches import Batch
+from eigenscape.errors import UnsupportedModelError
+from eigenscape.layers import (
+    Layer,
+    Tail,
+    capture_tail,
+    find_layer,
+    input_vectors,
+    matrix_obstacle,
+    output_vectors,
+)
+from eigenscape.losses import CrossEntropy
+from eigenscape.operators._batch_graphs import require_tensor_output
+from eigenscape.operators.output_hessian import draws_needed, gram, output_roots
+from eigenscape.risk import EmpiricalRisk
+
+
+@dataclass(frozen=True)
+class ClassMoments:
+    """Moments of the K classes that occur, float64.
+
+    Attributes:
+        classes: Their numbers (K,).
+        weights: π_c (K,).
+        outputs: Δ_c (K, m, m), with π_c Δ_c = (1/D) Σ b bᵀ over the samples of the class.
+        inputs: H_c (K, n, n), the mean of x̃x̃ᵀ over the class.
+        num_samples: Targets drawn for each sample; None where roots are exact.
+    """
+
+    classes: Tensor
+    weights: Tensor
+    outputs: Tensor
+    inputs: Tensor
+    num_samples: int | None
+
+
+def matrix_layers(risk: EmpiricalRisk, names: Sequence[str], call: str) -> list[Layer]:
+    """Find layers that are one matrix applied to vectors, or refuse.
+
+    Args:
+        risk: Its model must be an `nn.Module`.
+        names: As for `LayerHessian`.
+        call: The user's call, for the message.
+
+    Returns:
+        The layers.
+
+    Raises:
+        UnsupportedModelError: If one of them is another kind of layer.
+    """
+    found = [find_layer(risk, name) for name in names]
+    for layer in found:
+        if (obstacle := matrix_obstacle(layer)) is not None:
+            raise UnsupportedModelError(
+                f"`{call}` needs linear layers or convolutions that run once; '{layer.name}' will "
+                f"not do: {obstacle}. Name another layer."
+            )
+    return found
+
+
+def class_moments(
+    risk: EmpiricalRisk,
+    layers: Sequence[Layer],
+    call: str,
+    *,
+    shared: bool,
+    per_class: bool = True,
+    num_samples: int | None = None,
+    seed: int = 0,
+) -> ClassMoments:
+    """Pass over the data once. Cost: C backward passes; C·(m² + n²) numbers.
+
+    Args:
+        risk: It must pass `labels_of`.
+        layers: Their vectors are joined, one after the other.
+        call: The user's call, for messages.
+        shared: Add roots over positions and average inputs over them: then each sample has one of
+            each, whatever layers have. Else each position has its own, of a single layer.
+        per_class: Or one class for all.
+        num_samples: As for `KroneckerHessian`.
+        seed: Fixes the drawn targets.
+
+    Returns:
+        The moments.
+    """
+    sums = _Sums(layers, shared, num_samples)
+    with risk.ranks.together():
+        for batch in risk.batches:
+            with torch.enable_grad(), risk.evaluating():
+                sums.add(risk, batch, call, seed, per_class)
+    outputs, inputs = risk.ranks.sum(sums.outputs), risk.ranks.sum(sums.inputs)
+    samples, vectors = risk.ranks.sum(sums.samples), risk.ranks.sum(sums.vectors)
+    present = (samples > 0).nonzero()[:, 0]
+    weights = samples[present] / samples.sum()
+    return ClassMoments(
+        classes=present,
+        weights=weights,
+        outputs=_symmetric(outputs[present] / (risk.divisor * weights)[:, None, None]),
+        inputs=_symmetric(inputs[present] / vectors[present, None, None]),
+        num_samples=sums.num_samples,
+    )
+
+
+def labels_of(risk: EmpiricalRisk, prediction: Tensor, batch: Batch, call: str) -> Tensor:
+    """Return the class (N,) of each sample, −1 where it is ignored.
+
+    Args:
+        risk: Its loss must be `CrossEntropy`.
+        prediction: The model's output, (samples, classes).
+        batch: It has the targets: class indices, or distributions, whose mode is taken.
+        call: The user's call, for the message.
+
+    Returns:
+        The classes.
+
+    Raises:
+        UnsupportedModelError: If a sample has no one class.
+    """
+    require_tensor_output(prediction, call.partition("(")[0])
+    loss = risk.loss
+    if not isinstance(loss, CrossEntropy) or prediction.ndim != 2:
+        raise UnsupportedModelError(
+            f"`{call}` needs samples with one class each: `CrossEntropy()` of an output (samples, "
+            f"classes); got {type(loss).__name__} of an output {tuple(prediction.shape)}. "
+            "`KroneckerHessian` knows no classes."
+        )
+    _, target, is_index = loss.aligned(prediction.detach(), batch.target)
+    return target.masked_fill(target == loss.ignore_index, -1) if is_index else target.argmax(1)
+
+
+class _Sums:
+    """Sums over samples, class by class: b bᵀ, x̃x̃ᵀ, and the numbers of samples and of x̃."""
+
+    outputs: Tensor
+    inputs: Tensor
+    samples: Tensor
+    vectors: Tensor
+
+    def __init__(self, layers: Sequence[Layer], shared: bool, num_samples: int | None) -> None:
+        self._layers, self._shared, self._is_empty = layers, shared, True
+        self.num_samples = num_samples
+
+    def add(self, risk: EmpiricalRisk, batch: Batch, call: str, seed: int, per_class: bool) -> None:
+        tails = _capture(risk, self._layers, batch)
+        prediction, leaves = tails[0].prediction, [tail.output for tail in tails]
+        y = labels_of(risk, prediction, batch, call)
+        y = y if per_class else y.clamp(max=0)
+        # Samples in the order of their classes, so that a class is a slice.
+        index = y.argsort(stable=True)[int((y < 0).sum()) :]
+        sizes = y[index].bincount(minlength=prediction.shape[1] if per_class else 1)
+        pairs = zip(self._layers, tails, strict=True)
+        x = self._joined([input_vectors(layer, tail) for layer, tail in pairs], torch.mean)
+        if self._is_empty:
+            self._allocate(len(sizes), self._slopes(leaves).shape[-1], x)
+        self.samples += sizes
+        self.vectors += sizes * x.shape[1]
+        parts = sizes.tolist()
+        _add_grams(self.inputs, x[index], parts)
+        self.num_samples = draws_needed(prediction, self.num_samples)
+        for root in output_roots(risk, prediction, batch, self.num_samples, seed):
+            found = torch.autograd.grad(
+                prediction, leaves, root, retain_graph=True, materialize_grads=True
+            )
+            _add_grams(self.outputs, self._slopes(found)[index], parts)
+
+    def _slopes(self, found: Sequence[Tensor]) -> Tensor:
+        pairs = zip(self._layers, found, strict=True)
+        return self._joined([output_vectors(layer, slope) for layer, slope in pairs], torch.sum)
+
+    def _joined(self, parts: list[Tensor], reduce: Any) -> Tensor:
+        """Join the vectors of all layers: (N, P, m), or (N, 1, Σm)."""
+        if not self._shared:
+            return parts[0]
+        return torch.cat([reduce(part, dim=1, keepdim=True) for part in parts], dim=2)
+
+    def _allocate(self, num_classes: int, m: int, x: Tensor) -> None:
+        settings: Any = {"dtype": torch.float64, "device": x.device}
+        n = x.shape[-1]
+        self.outputs = torch.zeros(num_classes, m, m, **settings)
+        self.inputs = torch.zeros(num_classes, n, n, **settings)
+        self.samples, self.vectors = torch.zeros(2, num_classes, **settings)
+        self._is_empty = False
+
+
+def _add_grams(total: Tensor, vectors: Tensor, sizes: list[int]) -> None:
+    for number, part in enumerate(vectors.split(sizes)):
+        if len(part):
+            total[number] += gram(part)
+
+
+def _capture(risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch) -> list[Tail]:
+    """Run a batch once; of several layers, the output is a zero that was added to the real one."""
+    if len(layers) == 1:
+        return [capture_tail(risk, layers[0], batch)]
+    calls: dict[str, list[tuple[Any, Any, Tensor]]] = {layer.name: [] for layer in layers}
+
+    def listen(layer: Layer) -> Any:
+        def shift(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:
+            zero = torch.zeros_like(output, requires_grad=True)
+            calls[layer.name].append((args, kwargs, zero))
+            return output + zero
+
+        return layer.module.register_forward_hook(shift, with_kwargs=True)
+
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.callback(listen(layer).remove)
+        prediction = risk.output(risk.parameters(), batch)
+        total, _ = risk.loss.total(prediction, batch.target)
+    for name, found in calls.items():
+        if len(found) != 1:
+            raise UnsupportedModelError(
+                f"Layer '{name}' ran {len(found)} times in one forward pass; it has not one "
+                "output. Name layers that run once."
+            )
+    return [Tail(*calls[layer.name][0], prediction, total) for layer in layers]
+
+
+def _symmetric(matrices: Tensor) -> Tensor:
+    return (matrices + matrices.mT) / 2

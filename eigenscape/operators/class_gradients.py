@@ -1,0 +1,335 @@
+"""The Gauss-Newton matrix of a classifier taken apart by class and candidate label (Papyan §6)."""
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import (
+    InvalidArgumentError,
+    TooLargeError,
+    UnsupportedModelError,
+    WrongTypeError,
+    require_choice,
+    require_count,
+)
+from eigenscape.linear_operator import LinearOperator
+from eigenscape.losses import CrossEntropy
+from eigenscape.operators._batch_graphs import require_tensor_output
+from eigenscape.operators._class_means import WEIGHTINGS, ClassMeans
+from eigenscape.operators._class_parts import LOW_RANK, ClassParts
+from eigenscape.operators.gauss_newton import GaussNewton
+from eigenscape.pairs import EigenPairs
+from eigenscape.precision import full_precision
+from eigenscape.records import Status
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.space import ParamSpace
+
+# More classes than these must be chosen on purpose: all C² cells are held.
+_MOST_CLASSES = 1024
+_SMALL = tuple(name for name in LOW_RANK if name != "cross")
+
+
+class ClassGradients:
+    """The parts of G = Σ w g gᵀ, with the extended gradients g_{i,c,c'} of Papyan §6.
+
+    g_{i,c,c'} is the gradient of sample i of class c as if its label were c', with the weight
+    w = p_{i,c,c'}/N. The parts are operators, `part(name)`:
+
+    - "class" = "global" + "centred": between the class means g_c (which leave c' = c out), the
+      second moment of their mean and what is left of it;
+    - "cross": between the cross-class means g_{c,c'}, c' ≠ c, of each class;
+    - "same": the second moment of the means g_{c,c}, the gradients of the classes;
+    - "within": what is left of G: the covariance inside the cells (c, c').
+
+    G = class + cross + within + same (6.4) whatever the sizes of the classes; class weights and
+    ignored targets of the loss count as they do in G. A term is a position for models with many
+    outputs per sample, such as language models.
+
+    Cost: one forward pass and C backward passes over the data, and C²·n numbers of memory. Where
+    that is more than `max_bytes`, only the C² weights are kept: a product with a part then costs
+    about two Gauss-Newton products for each column, and eigenvalues take the C backward passes
+    again for every group of tensors that fits. Backward passes are C² and not C where a sample has
+    several terms, or where the model sees the other samples of a batch.
+
+    The weights and means are those of the parameters at the time it is made.
+
+    Attributes:
+        weights: w_{c,c'} (C, C), float64.
+        classes: Indices of the classes (C,).
+        total: G itself.
+
+    Examples:
+        With all logits equal, one sample x = 1 of each of two classes and no bias, g_{c,c'} = ±½ by
+        c' alone and all weights are ¼. So g_0 = ½ for c' = 1 and g_1 = −½ for c' = 0.
+
+        >>> model = torch.nn.Linear(1, 2, bias=False)
+        >>> with torch.no_grad(): _ = model.weight.zero_()
+        >>> data = (torch.ones(2, 1), torch.tensor([0, 1]))
+        >>> gradients = ClassGradients(EmpiricalRisk(model, CrossEntropy(), data))
+        >>> gradients.part("class").to_dense()
+        tensor([[ 0.1250, -0.1250],
+                [-0.1250,  0.1250]])
+        >>> gradients.eigenvalues("global"), gradients.eigenvalues("centred")[0].item()
+        (tensor([0.], dtype=torch.float64), 0.25)
+
+    References:
+        Papyan §6 and App. A, with g_c for g_{c'} in `G_cross,c`. Papyan, "Measurements of
+        three-level hierarchical structure in the outliers in the spectrum of deepnet Hessians",
+        2019, for the variant with roots.
+    """
+
+    @full_precision()
+    def __init__(
+        self,
+        risk: EmpiricalRisk,
+        params: str | Sequence[str] | None = None,
+        *,
+        classes: Sequence[int] | Tensor | None = None,
+        weighting: str = "probabilities",
+        max_bytes: int = 4 * 2**30,
+    ) -> None:
+        """Pass over the data and form the means.
+
+        Args:
+            risk: The function to differentiate; its loss must be `CrossEntropy` with class indices
+                as targets.
+            params: Layers, tensors or patterns, for the parts of their block G^l of G; all by
+                default.
+            classes: The classes to tell apart, for example frequent tokens. Terms of other classes
+                and other candidate labels stay in "within" as they are. All by default.
+            weighting: "probabilities" has gradients g with weights p/N. "roots" has √p·g with equal
+                weights 1/N, as in Papyan 2019: the same G, other means.
+            max_bytes: Most memory for the means.
+
+        Raises:
+            WrongTypeError: If it is no risk.
+            UnsupportedModelError: If the loss or its targets do not fit.
+            InvalidArgumentError: If classes repeat, are none, or are too many.
+        """
+        if not isinstance(risk, EmpiricalRisk):
+            raise WrongTypeError(
+                f"`ClassGradients(risk)` needs an EmpiricalRisk; got {type(risk).__name__}. Build "
+                "one: `EmpiricalRisk(model, loss, data)`."
+            )
+        if not isinstance(risk.loss, CrossEntropy):
+            raise UnsupportedModelError(
+                "`ClassGradients(risk)` needs the loss `CrossEntropy`, whose labels are classes; "
+                f"got {type(risk.loss).__name__}."
+            )
+        require_choice(weighting, WEIGHTINGS, "ClassGradients(weighting=...)")
+        require_count(max_bytes, "ClassGradients(max_bytes=...)", at_least=0)
+        if params is not None:
+            risk = risk.restricted([params] if isinstance(params, str) else list(params))
+        self.risk = risk
+        self.classes = _labels(risk, classes)
+        self._means = ClassMeans(risk, self.classes, weighting, max_bytes=max_bytes)
+        self.weights = self._means.weights
+        self._parts = ClassParts(self.weights, extended=True)
+        self.total = GaussNewton(risk)
+        self._grams: dict[str, Tensor] = {}
+        self._traces: dict[str, float] = {}
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the means are in memory; else products stream over the data."""
+        return self._means.is_stored
+
+    def part(self, name: str) -> LinearOperator:
+        """Return one of the matrices that add up to G.
+
+        Args:
+            name: "class", "cross", "within" or "same"; or "global" and "centred", which add up to
+                "class".
+
+        Returns:
+            The operator. "within" is G minus the others, so its rounding is that of G.
+        """
+        require_choice(name, (*LOW_RANK, "within"), "ClassGradients.part(name)")
+        if name != "within":
+            return _Part(self._means, self._parts, (name,))
+        return self.total - _Part(self._means, self._parts, ("class", "cross", "same"))
+
+    def mean(self, row: int | None = None, label: int | None = None) -> Tensor:
+        """Return a mean of the extended gradients (n,).
+
+        Args:
+            row: Number of a class in `classes`; the global mean g_G if None.
+            label: Number of a candidate label; the class mean g_c if None.
+
+        Returns:
+            g_{c,c'}, g_c or g_G, zero where nothing has this class.
+
+        Raises:
+            InvalidArgumentError: If a label comes without a class.
+        """
+        C = len(self.classes)
+        for value, name in ((row, "row"), (label, "label")):
+            if value is not None:
+                require_count(value, f"mean({name})", at_least=0, at_most=C - 1)
+        if row is None and label is not None:
+            raise InvalidArgumentError("`mean(label=...)` needs a `row` too: the class.")
+        amounts = torch.zeros_like(self.weights)
+        if row is None:
+            amounts = self._parts.class_shares[:, None] * self._parts.shares
+        elif label is None:
+            amounts[row] = self._parts.shares[row]
+        else:
+            amounts[row, label] = 1.0
+        Y = amounts.to(self.risk.dtype).reshape(C, C, 1)
+        return self._means.pull(Y)[:, 0]
+
+    def eigenvalues(self, name: str) -> Tensor:
+        """Return all eigenvalues of a part that may differ from zero, from its Gram matrix.
+
+        Cost: nothing over the data where the means are stored.
+
+        Args:
+            name: Any part but "within".
+
+        Returns:
+            1 of them for "global", C(C−1) for "cross", else C; descending, float64.
+        """
+        values, _ = self._decomposed(name)
+        return values.flip(0)[: self._parts.most_pairs(name)].clamp_min(0.0)
+
+    def traces(self) -> dict[str, float]:
+        """Return the trace of every part but "within"."""
+        if not self._traces:
+            self._sweep(_SMALL, traces=True)
+        return dict(self._traces)
+
+    @full_precision()
+    def top_pairs(self, name: str, num_pairs: int | None = None) -> EigenPairs:
+        """Return the largest eigenpairs of a part, from its Gram matrix.
+
+        Args:
+            name: Any part but "within".
+            num_pairs: How many; as many as the part has rank by default.
+
+        Returns:
+            The pairs, with residuals from real products.
+        """
+        values, small = (part.flip(-1) for part in self._decomposed(name))
+        # The Gram matrix squares what the means have lost to rounding.
+        floor = len(values) * torch.finfo(self.risk.dtype).eps * float(values[0])
+        rank = max(1, int((values > floor).sum()))
+        call = f"top_pairs({name!r}, num_pairs)"
+        k = rank if num_pairs is None else require_count(num_pairs, call, at_most=rank)
+        values = values[:k].clamp_min(0.0)
+        Y = self._parts.spread(name, small[:, :k])
+        V, _ = torch.linalg.qr(self._means.pull(Y.to(self.risk.dtype)))
+        products = self.part(name) @ V
+        residuals = (products.double() - V.double() * values).norm(dim=0)
+        return EigenPairs(
+            status=Status(True, f"{k} pairs from the eigendecomposition of {len(small)}²."),
+            num_products=k,
+            seed=0,
+            values=values,
+            vectors=V,
+            residuals=residuals,
+            which="largest",
+            tolerance=1e-6,
+        )
+
+    def _gram(self, name: str) -> Tensor:
+        """Return FᵀF of a part, float64; C² × C² for the cross part, which is not made in vain."""
+        if name not in self._grams:
+            self._sweep(_SMALL if name != "cross" else ("cross",))
+        return self._grams[name]
+
+    @full_precision()
+    def _sweep(self, names: Sequence[str], *, traces: bool = False) -> None:
+        """Go over the means for the Gram matrices of some parts, and the traces of all if asked."""
+        C, means = len(self.classes), self._means
+        needed = 8 * C**4 if "cross" in names else 0
+        if not means.is_stored:
+            needed = max(needed, means.largest_tensor_bytes())
+        if needed > means.max_bytes:
+            raise TooLargeError(
+                "These eigenvalues need the class means of one tensor at a time, and for 'cross' a "
+                f"matrix of C² × C²: {needed:.2g} bytes; `max_bytes` is {means.max_bytes:.2g}. "
+                "Raise it, take fewer `classes` or smaller layers (`params=`), or use "
+                "`eigsh(gradients.part(name))`, which stores no means."
+            )
+        grams: dict[str, Tensor] = {}
+        squares = dict.fromkeys(self._parts.names if traces else (), 0.0)
+        for block in means.blocks():
+            for name in self._parts.names if traces else names:
+                F = self._parts.columns(name, block)
+                if traces:
+                    squares[name] += float(F.square().sum())
+                if name in names:
+                    grams[name] = grams[name].addmm_(F, F.T) if name in grams else F @ F.T
+        self._grams |= grams
+        self._traces |= squares
+
+    @full_precision()
+    def _decomposed(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return eigenvalues and eigenvectors of FᵀF, ascending."""
+        require_choice(name, LOW_RANK, "ClassGradients eigenvalues(name)")
+        values, vectors = torch.linalg.eigh(self._gram(name))
+        return values, vectors
+
+    def __repr__(self) -> str:
+        """Say how many classes and parameters, and whether the means are stored."""
+        how = "stored" if self.is_stored else "streamed"
+        return f"ClassGradients({len(self.classes)} classes, {self.risk.space.size} params, {how})"
+
+
+class _Part(LinearOperator):
+    """A sum of low-rank parts, Σ Mᵀ A Aᵀ M with the maps of `ClassParts`."""
+
+    def __init__(self, means: ClassMeans, parts: ClassParts, names: Sequence[str]) -> None:
+        self._means, self._parts, self._names = means, parts, names
+
+    @property
+    def space(self) -> ParamSpace:
+        """The risk's parameters."""
+        return self._means.risk.space
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The parameters' dtype."""
+        return self._means.risk.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The parameters' device."""
+        return self._means.risk.device
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Always."""
+        return True
+
+    @full_precision()
+    def matmat(self, X: Tensor) -> Tensor:
+        """Multiply columns (n, k)."""
+        T = self._means.push(X)
+        parts = (self._parts.spread(n, self._parts.columns(n, T)) for n in self._names)
+        return self._means.pull(functools.reduce(torch.add, parts))
+
+
+def _labels(risk: EmpiricalRisk, classes: Sequence[int] | Tensor | None) -> Tensor:
+    """Return the indices of the classes."""
+    if classes is None:
+        with torch.no_grad(), risk.evaluating(), risk.ranks.together():
+            batch = next(iter(risk.batches))
+            output = risk.output(risk.parameters(), batch)
+            require_tensor_output(output, "ClassGradients")
+            dim = risk.loss.term_dims(output, batch.target)[0]
+        found = torch.arange(output.shape[dim], device=risk.device)
+    else:
+        found = torch.as_tensor(classes, device=risk.device).long()
+    if found.ndim != 1 or not 2 <= len(found) <= _MOST_CLASSES:
+        raise InvalidArgumentError(
+            f"`ClassGradients(classes=...)` needs from 2 to {_MOST_CLASSES} classes; got "
+            f"{found.numel()}. Name some of them, e.g. the most frequent tokens."
+        )
+    if len(found.unique()) < len(found) or int(found.min()) < 0:
+        raise InvalidArgumentError(
+            "`ClassGradients(classes=...)` needs different class indices, none below 0."
+        )
+    return found

@@ -1,0 +1,168 @@
+"""Outliers, their causes, and what random causes would have done."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eigenscape.analyses import Attribution, attribution
+from eigenscape.analyses.attribution import _rotation
+from eigenscape.errors import (
+    ConvergenceWarning,
+    InvalidArgumentError,
+    NotSymmetricError,
+    ShapeError,
+    WrongTypeError,
+)
+from eigenscape.linear_operator import LinearOperator
+from eigenscape.operators import Dense
+from eigenscape.records import pack, unpack
+
+N, K = 90, 3
+STRENGTHS = torch.tensor([60.0, 20.0, 12.0], dtype=torch.float64)
+
+
+def parts(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return a bulk of edge near 1 and a cause of rank 3 in directions of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    Z = torch.randn(N, 2 * N, generator=generator, dtype=torch.float64)
+    bulk = Z @ Z.T / (6 * N)
+    V = torch.linalg.qr(torch.randn(N, K, generator=generator, dtype=torch.float64))[0]
+    return bulk, V @ torch.diag(STRENGTHS) @ V.T
+
+
+def dense(matrix: Tensor) -> Dense:
+    return Dense(0.5 * (matrix + matrix.T))
+
+
+def unseen(matrix: Tensor) -> LinearOperator:
+    """Hide a matrix, so that it is known by its products only."""
+    return dense(matrix) * 1.0
+
+
+def scores(found: Attribution) -> list[float]:
+    return [found.mass_subtracted, found.gap_subtracted, found.mass_projected, found.gap_projected]
+
+
+def test_the_cause_explains_all_and_random_ones_nothing() -> None:
+    bulk, cause = parts()
+    found = attribution(dense(bulk + cause), dense(cause), num_outliers=K, num_draws=3)
+    assert min(scores(found)) > 0.97
+    assert found.null.shape == (3, 4)
+    # A random rank-3 projection removes about 3/90 of the mass; a subtraction as little.
+    assert float(found.null.max()) < 0.15
+    assert found.rank == K
+    assert found.num_products == 0
+    torch.testing.assert_close(
+        found.subtracted, torch.linalg.eigvalsh(bulk).flip(0)[: K + 1], atol=1e-12, rtol=0.0
+    )
+    assert float(found.residuals.max()) < 1e-12
+    assert list(found.to_frame()["knockout"]) == ["subtraction", "projection"]
+
+
+def test_scores_by_hand() -> None:
+    A = torch.diag(torch.tensor([11.0, 6.0, 1.0, 0.5, 0.5], dtype=torch.float64))
+    B = torch.diag(torch.tensor([5.0, 5.0, 0.0, 0.0, 0.0], dtype=torch.float64))
+    found = attribution(dense(A), dense(B), num_outliers=2, num_draws=0)
+    # Before 11, 6 | 1: mass 10 + 5, gap 5. After 6, 1 | 1: mass 5, widest gap 5.
+    assert found.mass_subtracted == pytest.approx(2 / 3)
+    assert found.gap_subtracted == pytest.approx(0.0)
+    assert found.mass_projected == pytest.approx(1.0)
+    assert found.gap_projected == pytest.approx(1.0 - 0.5 / 5)
+    assert found.null.shape == (0, 4)
+    assert "–" in str(found)
+
+
+def test_one_direction_of_three_moves_the_gap_and_does_not_close_it() -> None:
+    bulk, cause = parts()
+    first = torch.linalg.eigh(cause)[1][:, -1:]
+    found = attribution(
+        dense(bulk + cause), dense(60.0 * first @ first.T), num_outliers=K, rank=5, num_draws=0
+    )
+    assert found.rank == 1  # a cause of rank 1 has no five directions
+    assert found.gap_subtracted < 1e-3
+    assert found.mass_subtracted == pytest.approx(59 / (59 + 19 + 11), abs=0.02)
+
+
+def test_the_right_directions_in_the_wrong_size() -> None:
+    bulk, cause = parts()
+    A = dense(bulk + cause)
+    doubled = attribution(A, dense(2.0 * cause), num_outliers=K, num_draws=0)
+    assert doubled.mass_subtracted < 0.05  # the outliers stand below now
+    assert doubled.mass_projected > 0.97
+    assert doubled.subtracted[0] < 0
+    above = attribution(A, dense(2.0 * cause), num_outliers=K, num_draws=0, which="largest")
+    assert above.mass_subtracted > 0.97
+    halved = attribution(A, dense(0.5 * cause), num_outliers=K, num_draws=0)
+    assert halved.mass_subtracted == pytest.approx(0.5, abs=0.03)
+
+
+def test_products_alone_give_the_same_scores() -> None:
+    bulk, cause = parts(1)
+    exact = attribution(dense(bulk + cause), dense(cause), num_outliers=K)
+    found = attribution(unseen(bulk + cause), unseen(cause), num_outliers=K, tolerance=1e-8)
+    assert scores(found) == pytest.approx(scores(exact), abs=1e-7)
+    torch.testing.assert_close(found.null, exact.null, atol=1e-7, rtol=0.0)
+    assert found.num_products > 0
+    assert found.status
+    errors = (found.projected - exact.projected).abs()
+    assert bool((errors <= found.residuals[2] + 1e-12).all())
+
+
+def test_a_cause_of_full_rank_is_subtracted_whole() -> None:
+    bulk, cause = parts(2)
+    residual = torch.diag(torch.linspace(-0.2, 0.2, N, dtype=torch.float64))
+    found = attribution(dense(bulk + cause + residual), dense(bulk + cause), num_outliers=K)
+    assert min(found.mass_subtracted, found.gap_subtracted, found.mass_projected) > 0.97
+    swapped = attribution(dense(bulk + cause + residual), dense(residual), num_outliers=K)
+    assert max(swapped.mass_subtracted, swapped.mass_projected) < 0.2
+
+
+def test_too_few_products_are_a_status() -> None:
+    bulk, cause = parts(3)
+    with pytest.warns(ConvergenceWarning):
+        found = attribution(
+            unseen(bulk + cause),
+            unseen(cause),
+            num_outliers=K,
+            tolerance=1e-12,
+            max_products=14,
+            num_draws=0,
+        )
+    assert not found.status
+    assert "not converged" in str(found.status)
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_the_rotation_is_orthogonal_and_its_transpose_undoes_it(n: int) -> None:
+    eye = torch.eye(n, dtype=torch.float64)
+    Q = _rotation(Dense(eye), 5, 1)(eye, False)
+    torch.testing.assert_close(Q.T @ Q, eye, atol=1e-14, rtol=0.0)
+    torch.testing.assert_close(_rotation(Dense(eye), 5, 1)(eye, True), Q.T, atol=1e-14, rtol=0.0)
+    assert not torch.allclose(Q, _rotation(Dense(eye), 5, 2)(eye, False))
+    assert float(Q.abs().max()) < 1.0 - 1e-6
+
+
+def test_the_seed_fixes_the_random_causes_and_records_can_be_kept() -> None:
+    bulk, cause = parts()
+    A, B = dense(bulk + cause), dense(cause)
+    one, two, other = (attribution(A, B, num_outliers=K, seed=seed) for seed in (4, 4, 5))
+    assert torch.equal(one.null, two.null)
+    assert not torch.equal(one.null, other.null)
+    assert torch.equal(unpack(*pack(one)).before, one.before)
+
+
+def test_refusals() -> None:
+    A, B = dense(torch.diag(torch.arange(4.0))), dense(torch.eye(4))
+    matrix: Any = torch.eye(4)
+    with pytest.raises(WrongTypeError, match="cause"):
+        attribution(A, matrix, num_outliers=1)
+    with pytest.raises(NotSymmetricError, match="operator"):
+        attribution(Dense(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), B, num_outliers=1)
+    with pytest.raises(ShapeError, match="one size"):
+        attribution(A, dense(torch.eye(3)), num_outliers=1)
+    with pytest.raises(InvalidArgumentError, match="from 1 to 3"):
+        attribution(A, B, num_outliers=4)
+    with pytest.raises(InvalidArgumentError, match="needs a gap"):
+        attribution(dense(torch.eye(4)), B, num_outliers=2)

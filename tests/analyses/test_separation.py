@@ -1,0 +1,126 @@
+"""Eigenvalues of class means and accuracies, against definitions and cases made by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from eigenscape.analyses import separation
+from eigenscape.errors import (
+    EmptySelectionError,
+    InvalidArgumentError,
+    NonFiniteError,
+    ShapeError,
+)
+from eigenscape.records import pack, unpack
+
+
+def clouds(signal: float, d: int = 9, C: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Draw classes of unequal size with means signal·e_c."""
+    labels = torch.cat([torch.full((40 + 10 * c,), c) for c in range(C)])
+    generator = torch.Generator().manual_seed(seed)
+    h = torch.randn(len(labels), d, generator=generator, dtype=torch.float64)
+    h[torch.arange(len(labels)), labels] += signal
+    return h, labels
+
+
+@pytest.mark.parametrize("d", [9, 400])
+def test_eigenvalues_are_those_of_the_definitions(d: int) -> None:
+    h, labels = clouds(3.0, d)
+    found = separation({"a": h}, labels)
+    means = torch.stack([h[labels == c].mean(0) for c in range(4)])
+    H_class = means[labels].T @ means[labels] / len(h)
+    H_within = (h - means[labels]).T @ (h - means[labels]) / len(h)
+    torch.testing.assert_close(H_class + H_within, h.T @ h / len(h), atol=1e-12, rtol=0.0)
+    wanted = torch.linalg.eigvalsh(H_class).flip(0)[:4]
+    torch.testing.assert_close(found.class_values[0], wanted)
+    bulk = torch.linalg.eigvalsh(H_within)[-1]
+    torch.testing.assert_close(found.bulk[0], bulk)
+    torch.testing.assert_close(found.ratios[0], wanted / bulk)
+    assert found.whiskers[0].item() == pytest.approx(float(wanted[1] / wanted[3]))
+
+
+def test_more_signal_separates_and_other_lengths_stretch_the_whiskers() -> None:
+    (weak, labels), (strong, _) = clouds(1.0), clouds(6.0)
+    stretched = strong.clone()
+    stretched[:, :2] *= 3.0  # one alone would move λ₁ only
+    found = separation({"weak": weak, "strong": strong, "stretched": stretched}, labels)
+    assert found.layers == ("weak", "strong", "stretched")
+    assert float(found.ratios[1, -1]) > 10 * float(found.ratios[0, -1])
+    assert float(found.whiskers[2]) > float(found.whiskers[1])
+    assert float(found.centre_accuracy[1]) > 0.99 > 0.8 > float(found.centre_accuracy[0])
+    assert float(found.linear_accuracy[1]) > 0.99 > 0.8 > float(found.linear_accuracy[0])
+    assert list(found.to_frame()["layer"]) == ["weak", "strong", "stretched"]
+
+
+def test_accuracies_by_hand() -> None:
+    # Means −2 and 2; one sample of the second class lies nearer to the first.
+    h = torch.tensor([[-2.0], [-2.0], [-2.0], [-1.0], [4.0], [3.0]], dtype=torch.float64)
+    labels = torch.tensor([5, 5, 5, 8, 8, 8])  # numbers need not begin at 0
+    found = separation({"a": h}, labels)
+    assert found.num_classes == 2
+    assert found.centre_accuracy[0].item() == pytest.approx(5 / 6)
+    assert found.linear_accuracy[0].item() == pytest.approx(5 / 6)
+    assert not found.is_held_out
+
+
+def test_least_squares_sees_what_nearest_centres_miss() -> None:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(200) % 2
+    h = torch.randn(200, 2, generator=generator, dtype=torch.float64)
+    h[:, 1] *= 30.0  # a wide direction without classes; small means of it mislead the centres
+    h[:, 0] = 0.1 * h[:, 0] + labels
+    found = separation({"a": h}, labels)
+    assert float(found.linear_accuracy[0]) == 1.0
+    assert float(found.centre_accuracy[0]) < 0.7
+
+
+def test_the_linear_classifier_is_that_of_normal_equations() -> None:
+    h, labels = clouds(1.5)
+    X = torch.cat([h, torch.ones(len(h), 1, dtype=torch.float64)], dim=1)
+    Y = torch.eye(4, dtype=torch.float64)[labels]
+    predicted = (X @ torch.linalg.solve(X.T @ X, X.T @ Y)).argmax(1)
+    found = separation({"a": h}, labels)
+    assert found.linear_accuracy[0].item() == pytest.approx(
+        float((predicted == labels).double().mean())
+    )
+
+
+def test_held_out_samples_judge_what_was_fitted() -> None:
+    h, labels = clouds(0.0, d=300)  # more features than samples, and nothing to be learnt
+    other, truth = clouds(0.0, d=300, seed=7)
+    fitted = separation({"a": h}, labels)
+    judged = separation({"a": h}, labels, held_out=({"a": other}, truth))
+    assert float(fitted.linear_accuracy[0]) == 1.0
+    assert float(judged.linear_accuracy[0]) < 0.45
+    assert judged.is_held_out
+    assert torch.equal(judged.class_values, fitted.class_values)
+
+
+def test_feature_maps_are_flattened_and_means_in_few_directions_have_no_whisker() -> None:
+    h, labels = clouds(2.0, d=12)
+    maps = separation({"a": h.reshape(-1, 3, 2, 2)}, labels)
+    torch.testing.assert_close(maps.ratios, separation({"a": h}, labels).ratios)
+    assert math.isinf(separation({"a": h[:, :2]}, labels).whiskers[0])
+    assert torch.equal(unpack(*pack(maps)).ratios, maps.ratios)
+
+
+def test_refusals() -> None:
+    h, labels = clouds(1.0)
+    with pytest.raises(EmptySelectionError, match="one layer"):
+        separation({}, labels)
+    with pytest.raises(ShapeError, match="'a'"):
+        separation({"a": h[:-1]}, labels)
+    with pytest.raises(ShapeError, match="integers"):
+        separation({"a": h}, labels.double())
+    with pytest.raises(InvalidArgumentError, match="two classes"):
+        separation({"a": h}, torch.zeros(len(h), dtype=torch.long))
+    with pytest.raises(NonFiniteError, match="'a'"):
+        separation({"a": torch.full_like(h, math.nan)}, labels)
+    with pytest.raises(InvalidArgumentError, match="missing"):
+        separation({"a": h}, labels, held_out=({"b": h}, labels))
+    with pytest.raises(InvalidArgumentError, match="missing"):
+        separation({"a": h}, labels, held_out=({"a": h}, labels + 9))
+    with pytest.raises(ShapeError, match="needs 9 features"):
+        separation({"a": h}, labels, held_out=({"a": h[:, :4]}, labels))
