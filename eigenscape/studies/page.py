@@ -48,8 +48,17 @@ def write_page(
     for study in studies:
         about = [r for r in results if r.study == study.name and r.scale in SCALES]
         lines += _study(study, about, all_findings([study], results), place.parent)
-    write_bytes(place, ("\n".join(lines).rstrip() + "\n").encode())
+    text = "\n".join(lines).rstrip() + "\n"
+    _sweep(place.parent, text)
+    write_bytes(place, text.encode())
     return place
+
+
+def _sweep(folder: Path, text: str) -> None:
+    """Remove figures of an earlier page that this one does not show."""
+    for path in (folder / _IMAGES).glob("*/*.png"):
+        if path.relative_to(folder).as_posix() not in text:
+            path.unlink()
 
 
 def _study(

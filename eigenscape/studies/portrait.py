@@ -15,6 +15,7 @@ from eigenscape.layers import find_layer, matrix_obstacle
 from eigenscape.linalg import certify, eigsh
 from eigenscape.operators import KroneckerHessian, LayerHessian
 from eigenscape.pairs import EigenPairs
+from eigenscape.progress import ProgressCallback
 from eigenscape.risk import EmpiricalRisk
 
 # Below this size a block is formed and diagonalised whole: cheaper than many pairs one by one.
@@ -68,13 +69,16 @@ class Portrait:
         return self.kronecker.top_pairs(min(count, self.num_parameters))
 
 
-def take_portrait(risk: EmpiricalRisk, layer: str, num_pairs: int) -> Portrait:
+def take_portrait(
+    risk: EmpiricalRisk, layer: str, num_pairs: int, progress: ProgressCallback | None = None
+) -> Portrait:
     """Measure a layer: top pairs of its Hessian with certificates, E[M], E[xxᵀ] and E[x].
 
     Args:
         risk: The risk, in float64.
         layer: The layer's name; only its weight is looked at, as in Wu.
         num_pairs: Eigenpairs wanted.
+        progress: Told how far the eigenpairs are.
 
     Returns:
         The portrait.
@@ -87,7 +91,7 @@ def take_portrait(risk: EmpiricalRisk, layer: str, num_pairs: int) -> Portrait:
         vectors = torch.linalg.eigh(H.to_dense().double()).eigenvectors.flip(1)[:, :count]
         pairs = certify(H, vectors.to(H.dtype), tolerance=TOLERANCE)
     else:
-        pairs = eigsh(H, num_pairs=count, tolerance=TOLERANCE)
+        pairs = eigsh(H, num_pairs=count, tolerance=TOLERANCE, progress=progress)
     return Portrait(layer, pairs, KroneckerHessian(risk, weight), autocorrelation(risk, layer))
 
 

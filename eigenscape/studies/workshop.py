@@ -105,7 +105,7 @@ class Workshop:
         folder: Where networks are kept.
         device: Where everything runs.
         data_dir: Where files of data sets are; None for the usual places.
-        progress: Told how far a training is.
+        progress: Told how far a training is, or the eigenpairs of a layer.
     """
 
     folder: Path
@@ -153,12 +153,21 @@ class Workshop:
         key = (networks.cast.key, seed, at, layer)
         known = self._portraits.get(key)
         if known is None or len(known.values) < min(num_pairs, known.num_parameters):
-            known = take_portrait(networks.risk(seed, at), layer, num_pairs)
+            task = f"{layer} of {networks.cast.label}, seed {seed}"
+            risk = networks.risk(seed, at)
+            known = take_portrait(risk, layer, num_pairs, self._telling(task))
             self._portraits[key] = known
         else:
             known.pairs.status.warn()  # to those who come later too
         # No more than asked for, so that a result does not depend on who asked before.
         return dataclasses.replace(known, pairs=known.pairs[:num_pairs])
+
+    def _telling(self, task: str) -> ProgressCallback | None:
+        """Return a callback that says what is measured instead of by which function."""
+        if self.progress is None:
+            return None
+        tell = self.progress
+        return lambda step: tell(dataclasses.replace(step, task=task))
 
     def forget(self) -> None:
         """Drop the portraits, which hold eigenvectors."""

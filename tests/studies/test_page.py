@@ -59,6 +59,15 @@ def test_images_are_there_and_each_is_shown_once(page: Path) -> None:
     assert files == set(shown)
 
 
+def test_figures_of_an_earlier_page_are_removed(page: Path) -> None:
+    old = page.parent / "images" / "reproduction" / "wu-old-paper" / "p.png"
+    old.parent.mkdir()
+    old.write_bytes(b"")
+    write_page([STUDY], [result_of("paper", a=4.0)], page)
+    assert not old.exists()
+    assert [p.name for p in page.parent.rglob("*.png")] == ["p.png"]
+
+
 def test_the_same_inputs_give_the_same_bytes(page: Path, tmp_path: Path) -> None:
     study = dataclasses.replace(STUDY, claims=(*STUDY.claims, BARS))
     results = [result_of("laptop", a=3.0, b=11.0), wide(result_of("paper", a=4.0))]

@@ -10,6 +10,7 @@ from torch import nn
 
 from eigenscape.data import DataSet
 from eigenscape.errors import ConvergenceWarning, EigenscapeError, RunError
+from eigenscape.progress import Progress
 from eigenscape.records import Status
 from eigenscape.studies import Cast, Networks, Own, Workshop
 from eigenscape.studies import workshop as module
@@ -157,9 +158,9 @@ def test_portraits_are_remembered(tiny: Networks, monkeypatch: pytest.MonkeyPatc
     taken: list[int] = []
     real = module.take_portrait
 
-    def take(risk: Any, layer: str, num_pairs: int) -> Any:
+    def take(risk: Any, layer: str, num_pairs: int, progress: Any) -> Any:
         taken.append(num_pairs)
-        return real(risk, layer, num_pairs)
+        return real(risk, layer, num_pairs, progress)
 
     monkeypatch.setattr(module, "take_portrait", take)
     shop = Workshop(tiny.folder, CPU)
@@ -190,3 +191,12 @@ def test_a_remembered_portrait_still_says_that_it_did_not_converge(tiny: Network
     shop._portraits[TINY.key, 0, 2, "fc3"] = dataclasses.replace(good, pairs=poor)
     with pytest.warns(ConvergenceWarning, match="not there yet"):
         shop.portrait(tiny, 0, "fc3", num_pairs=3)
+
+
+def test_progress_says_which_layer(tiny: Networks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigenscape.studies.portrait._DENSE", 10)  # or it is diagonalised whole
+    monkeypatch.setattr("eigenscape.studies.portrait._FORMED", 10)
+    seen: list[Progress] = []
+    Workshop(tiny.folder, CPU, progress=seen.append).portrait(tiny, 1, "fc2", num_pairs=3)
+    assert {step.task for step in seen} == {"fc2 of F-12^2 (digits), seed 1"}
+    assert seen[-1].done > 3
