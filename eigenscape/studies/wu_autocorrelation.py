@@ -46,7 +46,7 @@ _LEAST = 0.96  # "≥ 0.964 everywhere", §4.3
 
 _RANGE = (
     "Their range over layers and runs; means of other runs should lie inside it. Pixels are scaled "
-    "as wu-inputs finds that theirs were."
+    "as wu-inputs finds that theirs were; where means still differ, it is the trainings that do."
 )
 
 
