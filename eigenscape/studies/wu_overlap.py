@@ -78,8 +78,8 @@ def layer_claims(
                 "squared correlation of the overlap with k, for k ≤ m",
                 "linear growth before m",
                 low=0.97,
-                why="A straight line through a curve with a visible bend still has 0.97. Layers with "
-                "few outputs have few points: conv1 of LeNet5 has six, and its peak is at five.",
+                why="A straight line through a curve with a visible bend still has 0.97. Layers "
+                "with few outputs have few points: conv1 of LeNet5 has six, and its peak at five.",
                 scales=("paper",),
             ),
         ]
