@@ -44,6 +44,7 @@ def write_page(
         f"{len(findings)} claims: {counts['pass']} agree, {counts['fail']} differ, "
         f"{counts['not run']} have not been run.",
         "",
+        *_contents(studies, results),
     ]
     for study in studies:
         about = [r for r in results if r.study == study.name and r.scale in SCALES]
@@ -52,6 +53,17 @@ def write_page(
     _sweep(place.parent, text)
     write_bytes(place, text.encode())
     return place
+
+
+def _contents(studies: Sequence[Study], results: Sequence[StudyResult]) -> list[str]:
+    """List the studies with what became of their claims."""
+    lines = ["| paper | study | question | agree | differ | not run |", "|---|---|---|---|---|---|"]
+    for study in studies:
+        found = [f.status for f in all_findings([study], results)]
+        counts = " | ".join(str(found.count(status)) for status in _MARKS)
+        link = f"[{study.name}](#{study.name})"
+        lines.append(f"| {study.paper} | {link} | {_cell(study.title)} | {counts} |")
+    return [*lines, ""]
 
 
 def _sweep(folder: Path, text: str) -> None:

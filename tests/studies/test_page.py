@@ -46,6 +46,12 @@ def test_every_claim_has_a_whole_row(page: Path) -> None:
     assert found["wu.d.x"][:2] == [r"`wu.d.x` (Fig. 4): mean of \|a − b\| &lt; 1", r"a\|b"]
 
 
+def test_contents_count_the_claims_of_each_study(page: Path) -> None:
+    (row,) = [line for line in page.read_text().splitlines() if "](#wu-x)" in line]
+    assert row.endswith("| 1 | 2 | 1 |")
+    assert "\n## wu-x\n" in page.read_text()
+
+
 def test_failing_claims_are_marked_and_carry_their_why(page: Path) -> None:
     assert cells(page)["wu.a.x"][4] == "**differs**: exact"
     assert cells(page)["wu.d.x"][4] == r"**differs**: \|x\| is no number"
