@@ -7,6 +7,7 @@ import typer
 
 from eigenscape.cli import _verb, data
 from eigenscape.cli.analyze import analyze
+from eigenscape.cli.bound import bound
 from eigenscape.cli.claims import claims
 from eigenscape.cli.compare import compare
 from eigenscape.cli.demo import demo
@@ -14,6 +15,7 @@ from eigenscape.cli.env import env
 from eigenscape.cli.ls import ls
 from eigenscape.cli.models import models
 from eigenscape.cli.show import show
+from eigenscape.cli.stepsize import stepsize
 from eigenscape.cli.study import study
 from eigenscape.cli.train import train
 
@@ -32,7 +34,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (demo, analyze, train, study, claims, ls, show, compare, models, env):
+for command in (
+    demo,
+    analyze,
+    train,
+    bound,
+    stepsize,
+    study,
+    claims,
+    ls,
+    show,
+    compare,
+    models,
+    env,
+):
     app.command()(_verb.verb(command, in_parallel=command is analyze))
 app.add_typer(data.app, name="data")
 

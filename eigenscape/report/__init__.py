@@ -12,6 +12,9 @@ from eigenscape.report._marks import Raster as Raster
 from eigenscape.report._marks import Rule as Rule
 from eigenscape.report._marks import numbers as numbers
 from eigenscape.report._provenance import provenance as provenance
+from eigenscape.report.block_pictures import block_panel as block_panel
+from eigenscape.report.block_pictures import law_panel as law_panel
+from eigenscape.report.block_pictures import pool_magnitudes as pool_magnitudes
 from eigenscape.report.compare import Comparison as Comparison
 from eigenscape.report.compare import compare as compare
 from eigenscape.report.draw import draw as draw
@@ -45,10 +48,13 @@ __all__ = [
     "RunSummary",
     "Sheet",
     "StudyResult",
+    "block_panel",
     "compare",
     "draw",
+    "law_panel",
     "list_runs",
     "numbers",
+    "pool_magnitudes",
     "provenance",
     "read_run",
     "save_run",

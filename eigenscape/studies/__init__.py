@@ -3,9 +3,20 @@
 from eigenscape.report import Finding as Finding
 from eigenscape.report import StudyResult as StudyResult
 from eigenscape.studies import (
+    anchor_fit,
+    anchor_transfer,
+    coding_recovery,
+    coding_theory,
+    dong_binary,
+    dong_blocks,
+    dong_clusters,
+    dong_norms,
+    dong_spectra,
+    dong_training,
     wu_2020_layers,
     wu_approximation,
     wu_autocorrelation,
+    wu_bounds,
     wu_clusters,
     wu_correspondence,
     wu_full_hessian,
@@ -52,6 +63,17 @@ _ALL = (
     wu_clusters.STUDY,
     wu_output_space.STUDY,
     wu_two_layer.STUDY,
+    wu_bounds.STUDY,
+    dong_norms.STUDY,
+    dong_blocks.STUDY,
+    dong_clusters.STUDY,
+    dong_training.STUDY,
+    dong_binary.STUDY,
+    dong_spectra.STUDY,
+    coding_recovery.STUDY,
+    coding_theory.STUDY,
+    anchor_fit.STUDY,
+    anchor_transfer.STUDY,
 )
 STUDIES = {study.name: study for study in _ALL}
 

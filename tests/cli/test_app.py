@@ -10,7 +10,20 @@ from eigenscape.cli._screen import Screen
 from eigenscape.progress import Progress
 from tests.cli.conftest import QUICK, Cli
 
-VERBS = ("demo", "analyze", "train", "study", "claims", "ls", "show", "compare", "models", "env")
+VERBS = (
+    "demo",
+    "analyze",
+    "train",
+    "bound",
+    "stepsize",
+    "study",
+    "claims",
+    "ls",
+    "show",
+    "compare",
+    "models",
+    "env",
+)
 SUBVERBS = ("list", "fetch", "verify")
 COMMANDS = [(verb,) for verb in VERBS] + [("data", verb) for verb in SUBVERBS]
 HEAVY = ("torch", "numpy", "matplotlib", "sklearn", "plotly", "pandas", "scipy")

@@ -35,7 +35,8 @@ def test_without_a_name_all_are_listed(cli: Cli) -> None:
     result = cli("study")
     assert result.exit_code == 0
     for study in STUDIES.values():
-        assert re.search(rf"{study.name} +Wu .* {'yes' if study.own else 'no'} ", result.stdout)
+        own = "yes" if study.own else "no"
+        assert re.search(rf"{study.name} +{study.paper} .* {own} ", result.stdout)
     assert "eigenscape claims" in result.stdout
     assert not Path("runs").exists()
 

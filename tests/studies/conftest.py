@@ -30,6 +30,70 @@ THEORY = {
     "num_seeds": 2,
     "decoupling": (12, 30),
 }
+# Options of studies without networks of a cast.
+SMALL = {
+    "wu-bounds": {
+        "networks": ("T-3",),
+        "seeds": (0,),
+        "training": {"epochs": 5, "batch_size": 100},
+        "optimisation": {"epochs": 12, "batch_size": 300, "learning_rate": 0.05},
+        "draws": 60,
+    },
+    "dong-norms": {
+        "num_units": 3,
+        "linear": (24, 20, 30),
+        "linear_classes": (10, 20, 40),
+        "hidden": (24, 20, 30),
+        "hidden_classes": (10, 20, 40),
+        "num_draws": 10,
+    },
+    "dong-blocks": {"classes": (3, 12), "dimension": 7, "num_units": 4, "shown": 10},
+    "dong-clusters": {
+        "num_units": 4,
+        "images": (9, 6, 8),
+        "inputs": {"dimension": 5, "num_samples": 40},
+        "clusters": ((2, (2, 4)), (12, (12, 24))),
+    },
+    "dong-training": {
+        "data": {"dimension": 6, "num_classes": 9, "per_class": 3},
+        "num_units": 4,
+        "epochs": 20,
+        "batch_size": 9,
+    },
+    "dong-binary": {"num_units": 5, "num_seeds": 2},
+    "dong-spectra": {
+        "dimension": 30,
+        "num_classes": 4,
+        "num_units": 3,
+        "ratios": (0.5, 3.0),
+        "law": {"num_points": 160, "num_samples": 64},
+    },
+    "thesis-coding-recovery": {
+        "dimension": 11,
+        "num_atoms": 8,
+        "sparsity": 2,
+        "num_samples": 40,
+        "epochs": 3,
+        "learned": (8, 16, 40),
+        "dimensions": (8, 12),
+        "noises": (0.01, 0.1),
+        "num_seeds": 2,
+    },
+    "thesis-coding-theory": {
+        "dimension": 7,
+        "num_atoms": 5,
+        "num_samples": 300,
+        "num_masked": 2000,
+    },
+    "thesis-anchor-fit": {
+        "num_contexts": 400,
+        "model": "GPT-1x8x2",
+        "samples": 8,
+        "epochs": 1,
+        "windows": 4,
+    },
+    "thesis-anchor-transfer": {"num_contexts": 800, "disturbances": (0.2, 0.4), "num_seeds": 2},
+}
 
 
 def shrunk(setting: Setting) -> Setting:
@@ -110,9 +174,10 @@ def small_study() -> Callable[[str], Study]:
 
     def shrink(name: str) -> Study:
         study = STUDIES[name]
-        return dataclasses.replace(
-            study, settings={scale: shrunk(study.settings["laptop"]) for scale in study.settings}
-        )
+        setting = shrunk(study.settings["laptop"])
+        options = {**setting.options, **SMALL.get(name, {})}
+        setting = dataclasses.replace(setting, options=options)
+        return dataclasses.replace(study, settings=dict.fromkeys(study.settings, setting))
 
     return shrink
 

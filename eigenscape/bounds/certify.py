@@ -1,0 +1,249 @@
+"""From a posterior and the data to a certificate, and back: fresh draws check what it says."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+
+from eigenscape.bounds._task import Task
+from eigenscape.bounds.kl import kl_inverse
+from eigenscape.bounds.pac_bayes import Certificate, pac_bayes_certificate
+from eigenscape.bounds.posterior import Posterior
+from eigenscape.errors import EigenscapeError, InvalidArgumentError, ShapeError, require_count
+from eigenscape.precision import full_precision
+from eigenscape.progress import ProgressCallback, Ticker
+from eigenscape.records import Columns, Record
+from eigenscape.risk import EmpiricalRisk
+
+# Rotations further than this from orthonormal are no rotations, and KL is not what was computed.
+_ORTHONORMAL = 1e-10
+# Chance that fresh draws refute a certificate which is right.
+_MISTAKEN = 1e-3
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NetworkCertificate(Record):
+    """A certificate with everything that is needed to check it but the data and the code.
+
+    Attributes:
+        certificate: The bound and its arithmetic.
+        posterior: The distribution that networks are drawn from, and the prior.
+        data_checksum: Of the examples, as the model gets them.
+        constants_checksum: Of what all networks drawn share: buffers and frozen parameters.
+        dtype: In which the networks are evaluated.
+    """
+
+    certificate: Certificate
+    posterior: Posterior
+    data_checksum: int
+    constants_checksum: int
+    dtype: str
+
+    @property
+    def bound(self) -> float:
+        """The error on new data is at most this, with probability 1 − δ − δ'."""
+        return self.certificate.bound
+
+    def columns(self) -> Columns:
+        """Return the certificate as one row."""
+        return self.certificate.columns()
+
+    def verify(
+        self,
+        risk: EmpiricalRisk,
+        *,
+        num_samples: int | None = None,
+        networks_at_once: int = 8,
+        seed: int | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Certificate:
+        """Check the certificate against the data, with fresh draws from the posterior.
+
+        Checked are: the examples and the constants by their checksums, n, the rotations, KL by
+        another formula in the basis, all arithmetic, and that fresh draws do not refute the bound
+        on the posterior's error (a right certificate is refuted with probability 10⁻³). The
+        model's own weights do not matter: networks come from the posterior.
+
+        Args:
+            risk: The same model, loss and data.
+            num_samples: Fresh draws; by default as many as the certificate had.
+            networks_at_once: Networks evaluated together.
+            seed: Of the fresh draws, another than the certificate's; the next one by default.
+            progress: Called after every few networks.
+
+        Returns:
+            The certificate from the fresh draws.
+
+        Raises:
+            EigenscapeError: If something is not as the certificate says.
+            InvalidArgumentError: If the seed is the certificate's own.
+        """
+        old, again = self.certificate, self.seed + 1 if seed is None else seed
+        if again == self.seed:
+            raise InvalidArgumentError(
+                f"`verify(seed={again})` would draw the certificate's own networks. Give another."
+            )
+        task = Task(risk)
+        old.verify_arithmetic()
+        facts = {
+            "parameters": (self.posterior.names, tuple(risk.space.names)),
+            "dtype": (self.dtype, str(risk.dtype)),
+            "number of examples": (old.num_examples, task.num_examples),
+            "examples' checksum": (self.data_checksum, task.checksum()),
+            "constants' checksum": (self.constants_checksum, task.constants_checksum()),
+        }
+        for name, (said, found) in facts.items():
+            if said != found:
+                raise EigenscapeError(
+                    f"The certificate's {name} is {said}, here it is {found}. Verify it with the "
+                    "model and the data that it was made with."
+                )
+        _require_rotations(self.posterior)
+        divergence = _kl_again(self.posterior, old.prior_variance)
+        if not math.isclose(old.kl, divergence, rel_tol=1e-8):
+            raise EigenscapeError(
+                f"The certificate's KL is {old.kl!r}, but its posterior and prior give "
+                f"{divergence!r}. It was changed after it was computed; compute it again."
+            )
+        fresh = certify(
+            risk,
+            self.posterior,
+            num_samples=old.num_samples if num_samples is None else num_samples,
+            networks_at_once=networks_at_once,
+            delta=old.delta,
+            delta_samples=old.delta_samples,
+            precision=old.precision,
+            ceiling=old.ceiling,
+            method=old.method,
+            seed=again,
+            progress=progress,
+        ).certificate
+        room = math.log(2.0 / _MISTAKEN) / fresh.num_samples
+        least = float(kl_inverse(fresh.error, room, side="lower"))
+        if least > old.error_bound:
+            raise EigenscapeError(
+                f"{fresh.num_samples} fresh networks have a mean error of {fresh.error:.4g}, and "
+                f"the posterior one of at least {least:.4g}; the certificate says at most "
+                f"{old.error_bound:.4g}. It does not hold."
+            )
+        return fresh
+
+
+@full_precision()
+def certify(
+    risk: EmpiricalRisk,
+    posterior: Posterior,
+    *,
+    num_samples: int = 1000,
+    networks_at_once: int = 8,
+    delta: float = 0.025,
+    delta_samples: float = 0.01,
+    precision: float = 100.0,
+    ceiling: float = 0.1,
+    method: str = "langford-seeger",
+    seed: int = 0,
+    progress: ProgressCallback | None = None,
+) -> NetworkCertificate:
+    """Return the certificate of a posterior: networks are drawn, and all examples classified.
+
+    Draws are made in float64 and then rounded to the model's dtype; the rounding is part of the
+    classifier, so KL in float64 is the right one. Cost: `num_samples` passes over the data.
+
+    Args:
+        risk: Model, classification loss, and data. n is the number of examples that they gave.
+        posterior: From `optimise_posterior` or `make_posterior`, for the same parameters.
+        num_samples: m, networks to draw. Wu have 50 000; 1000 cost about 0.02 in the bound.
+        networks_at_once: Networks evaluated together, under `vmap`; no answer depends on it.
+        delta: δ, the chance that the examples mislead.
+        delta_samples: δ', the chance that the draws mislead.
+        precision: b, chosen before the data were seen.
+        ceiling: c, chosen before the data were seen.
+        method: "langford-seeger" or "mcallester".
+        seed: Fixes the draws.
+        progress: Called after every few networks.
+
+    Returns:
+        The certificate, which holds with probability at least 1 − δ − δ'.
+
+    Raises:
+        ShapeError: If the posterior is one of other parameters.
+        EigenscapeError: If its rotations are not orthonormal.
+        UnsupportedModelError: If the risk is no classification.
+    """
+    m = require_count(num_samples, "certify(num_samples=...)")
+    at_once = require_count(networks_at_once, "certify(networks_at_once=...)")
+    if posterior.names != tuple(risk.space.names) or posterior.basis.size != risk.space.size:
+        raise ShapeError(
+            f"`certify(risk, posterior)`: the posterior has {posterior.basis.size} parameters, "
+            f"'{posterior.names[0]}' first; the risk {risk.space.size}, '{risk.space.names[0]}' "
+            "first. Give the posterior of this model."
+        )
+    _require_rotations(posterior)
+    task, home = Task(risk), _moved(posterior, risk.device)
+    generator = torch.Generator(risk.device).manual_seed(seed)
+    errors, ticker = [], Ticker(progress, "drawing networks", m)
+    for first in range(0, m, at_once):
+        # One by one, so that another `networks_at_once` draws the same networks.
+        noise = [
+            torch.randn(
+                home.basis.size, generator=generator, dtype=torch.float64, device=risk.device
+            )
+            for _ in range(min(at_once, m - first))
+        ]
+        rows = home.draw(torch.stack(noise, dim=1)).T.to(risk.dtype)
+        errors.append(task.errors(rows))
+        ticker.tick(first + len(noise))
+    certificate = pac_bayes_certificate(
+        torch.cat(errors),
+        home.kl,
+        prior_variance=posterior.prior_variance,
+        num_examples=task.num_examples,
+        delta=delta,
+        delta_samples=delta_samples,
+        precision=precision,
+        ceiling=ceiling,
+        method=method,
+        seed=seed,
+    )
+    return NetworkCertificate(
+        status=certificate.status,
+        num_products=0,
+        seed=seed,
+        certificate=certificate,
+        posterior=posterior,
+        data_checksum=task.checksum(),
+        constants_checksum=task.constants_checksum(),
+        dtype=str(risk.dtype),
+    )
+
+
+def _moved(posterior: Posterior, device: torch.device) -> Posterior:
+    place = torch.zeros((), dtype=torch.float64, device=device)
+    return Posterior(
+        posterior.means.to(place),
+        posterior.variances.to(place),
+        posterior.basis.to(place),
+        posterior.prior_means.to(place),
+        posterior.prior_variance,
+        posterior.prior_source,
+        posterior.names,
+    )
+
+
+def _require_rotations(posterior: Posterior) -> None:
+    if (gap := posterior.basis.orthonormality()) > _ORTHONORMAL:
+        raise EigenscapeError(
+            f"The posterior's rotations are {gap:.2g} away from orthonormal, so its divergence is "
+            "not what the variances give. Compute the basis in float64 with `layer_basis`."
+        )
+
+
+def _kl_again(posterior: Posterior, prior_variance: float) -> float:
+    """Return KL(Q‖P) by another way: in the basis, coordinate by coordinate."""
+    home = _moved(posterior, torch.device("cpu"))
+    mean, origin = (home.basis.to_basis(v) for v in (home.means, home.prior_means))
+    prior = Normal(origin, torch.full_like(origin, prior_variance).sqrt())
+    parts: Tensor = kl_divergence(Normal(mean, home.variances.sqrt()), prior)
+    return float(parts.sum())

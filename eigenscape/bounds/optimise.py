@@ -1,0 +1,376 @@
+"""Optimise a posterior for a small bound: Wu's Algorithm 1.
+
+Letters: w (P) posterior mean, ς = ½ log s with s the variances in the basis, ϱ = ½ log λ; w₀ prior
+mean, n examples, ξ noise, w' = w + Q(e^ς ∘ ξ) a network drawn. What falls is L(w') + R,
+
+    R = √(B/2),  B = (KL + 2 log j + log(π² n/6δ))/(n − 1),  j = b log(c/λ),
+
+L the surrogate loss of a batch. ϱ is kept where j ≥ 1: below, 2 log j has no bound, and there is no
+λ on the grid. R has its derivatives written out; those of L come from autograd.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenscape.bounds._prior import Prior
+from eigenscape.bounds._task import Task, working_risk
+from eigenscape.bounds.pac_bayes import pac_bayes_bound
+from eigenscape.bounds.posterior import (
+    Basis,
+    LayerBasis,
+    Posterior,
+    basis_curvature,
+    layer_basis,
+    make_posterior,
+    weight_variances,
+)
+from eigenscape.bounds.recipe import BoundRecipe
+from eigenscape.checkpoint import Checkpoint
+from eigenscape.errors import require_count
+from eigenscape.files import crc
+from eigenscape.progress import Progress, ProgressCallback, Ticker
+from eigenscape.records import Columns, Record, Status
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.train import epoch_order
+
+_DECAY, _EPSILON = 0.9, 1e-8
+_HISTORY = ("bound", "kl", "error", "loss", "prior_variance")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PosteriorFit(Record):
+    """An optimised posterior and the course of its optimisation.
+
+    Attributes:
+        posterior: The posterior; `certify` makes a certificate of it.
+        recipe: How it was optimised.
+        bound: (E,) float64, the bound after each epoch with the running error in place of a
+            certified one: an indication, no certificate.
+        kl: (E,) KL(Q‖P) at the end of the epoch.
+        error: (E,) mean error of the networks drawn in the epoch, on their batches.
+        loss: (E,) their mean surrogate loss.
+        prior_variance: (E,) λ at the end of the epoch.
+        seconds: Wall time, that of interrupted earlier runs included.
+    """
+
+    posterior: Posterior
+    recipe: BoundRecipe
+    bound: Tensor
+    kl: Tensor
+    error: Tensor
+    loss: Tensor
+    prior_variance: Tensor
+    seconds: float
+
+    def columns(self) -> Columns:
+        """Return one row per epoch, counted from 1."""
+        epochs = range(1, len(self.bound) + 1)
+        return {"epoch": epochs, **{name: getattr(self, name).tolist() for name in _HISTORY}}
+
+
+def optimise_posterior(
+    risk: EmpiricalRisk,
+    prior: Prior,
+    *,
+    recipe: BoundRecipe | None = None,
+    prior_source: str = "initialisation",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 50,
+    seed: int = 0,
+    progress: ProgressCallback | None = None,
+) -> PosteriorFit:
+    """Find mean, variances and prior variance with a small bound, from the model's weights.
+
+    The model itself is not changed. Cost: an epoch is one of training with `num_samples` networks
+    and two rotations a step. Nothing is read back from the device within an epoch.
+
+    Args:
+        risk: Model with trained weights, a classification loss, and the data of the bound.
+        prior: The model's `state_dict` from before training, or the file that holds it; see
+            `make_posterior`.
+        recipe: How; by default Wu's ITER.
+        prior_source: "initialisation" or "other data"; see `make_posterior`.
+        checkpoint: Folder in which to save the state; called again with the same arguments, a run
+            that was killed continues from there.
+        checkpoint_every: Epochs between two savings.
+        seed: Fixes the order of the data and the networks drawn.
+        progress: Called after every epoch; its text has the current bound.
+
+    Returns:
+        The posterior. If numbers stop being finite, it is that of the last good epoch, and the
+        status says so.
+
+    Raises:
+        InvalidArgumentError: If the prior does not fit the model or depends on the data.
+        UnsupportedModelError: If the risk is no classification.
+        CheckpointError: If the checkpoint is of another run.
+    """
+    chosen = BoundRecipe() if recipe is None else recipe
+    require_count(checkpoint_every, "optimise_posterior(checkpoint_every=...)")
+    start = make_posterior(
+        risk,
+        prior,
+        prior_variance=math.exp(2.0 * chosen.prior_log_std),
+        prior_source=prior_source,
+    )
+    session = _Session(working_risk(risk), start, chosen, seed)
+    if checkpoint is not None:
+        session.save_in(checkpoint, checkpoint_every)
+    result = session.run(progress)
+    result.status.warn()
+    return result
+
+
+class _Session:
+    """One optimisation from start to end."""
+
+    def __init__(
+        self, risk: EmpiricalRisk, start: Posterior, recipe: BoundRecipe, seed: int
+    ) -> None:
+        self._risk, self._start, self._recipe, self._seed = risk, start, recipe, seed
+        self._task = Task(risk)
+        self._w = start.means.to(risk.dtype)
+        self._origin = start.prior_means.to(risk.dtype)
+        self._log_std = torch.zeros_like(self._w)
+        # Sums of many terms decide over these: float64.
+        self._rho = torch.tensor(recipe.prior_log_std, dtype=torch.float64, device=risk.device)
+        self._squares = [torch.zeros_like(t) for t in (self._w, self._log_std, self._rho)]
+        self._sums = torch.zeros(2, dtype=torch.float64, device=risk.device)
+        # In the model's dtype for the steps, in float64 for all else.
+        self._basis, self._exact = start.basis.to(self._w), start.basis
+        self._done, self._seconds = 0, 0.0
+        self._history = torch.full((recipe.epochs, len(_HISTORY)), math.nan, dtype=torch.float64)
+        self._trouble: Status | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._every = 1
+        ceiling = (math.log(recipe.ceiling) - 1.0 / recipe.precision) / 2.0
+        self._most_rho = torch.tensor(ceiling, dtype=torch.float64, device=risk.device)
+        self._rho.clamp_(max=self._most_rho)
+        self._generator = torch.Generator(risk.device)
+
+    def save_in(self, folder: str | os.PathLike[str], every: int) -> None:
+        """Say where the state is saved, and continue from what is there."""
+        key = {
+            "recipe": dataclasses.asdict(self._recipe),
+            "seed": self._seed,
+            "data": self._task.checksum(),
+            "weights": crc(self._start.means),
+            "prior": crc(self._start.prior_means),
+        }
+        self._every, self._checkpoint = every, Checkpoint(folder, key)
+        if pieces := self._checkpoint.load():
+            self._restore(pieces[-1])
+
+    def run(self, progress: ProgressCallback | None) -> PosteriorFit:
+        """Run the epochs that are left."""
+        recipe = self._recipe
+        rates, refreshes = recipe.learning_rates(), frozenset(recipe.refresh_epochs())
+        ticker = Ticker(self._announced(progress), "", recipe.epochs, first=self._done)
+        clock = time.monotonic()
+        while self._done < recipe.epochs and self._trouble is None:
+            if self._done in refreshes:
+                self._refresh()
+            before = [tensor.clone() for tensor in self._moving()]
+            with self._risk.evaluating():
+                self._run_epoch(self._done, rates[self._done])
+            self._note(before)
+            now = time.monotonic()
+            self._seconds, clock = self._seconds + now - clock, now
+            due = self._done % self._every == 0 or self._done == recipe.epochs
+            if self._checkpoint is not None and due and self._trouble is None:
+                self._checkpoint.replace(self._state())
+            ticker.tick(self._done)
+        return self._result()
+
+    def _refresh(self) -> None:
+        """Compute the basis at the present mean, and bring everything that lives in it along."""
+        params = self._risk.space.unflatten(self._w)
+        for name, tensor in self._risk.parameters().items():
+            tensor.copy_(params[name])
+        old, new = self._exact, layer_basis(self._risk, self._recipe.basis)
+        if self._done == 0:
+            self._log_std.copy_(0.5 * self._first_variances(new).log())
+        elif self._recipe.carry == "project":
+            variances = old.carry((2.0 * self._log_std.double()).exp(), new)
+            self._log_std.copy_(0.5 * variances.log())
+            # Mean squares of gradients are the diagonal of a second moment, as variances are.
+            self._squares[1].copy_(old.carry(self._squares[1].double(), new))
+        self._exact, self._basis = new, new.to(self._w)
+
+    def _first_variances(self, basis: Basis) -> Tensor:
+        if self._recipe.initial == "weights":
+            return weight_variances(basis.to_basis(self._w.double()))
+        curvature = basis_curvature(self._risk, basis)
+        return 1.0 / ((-2.0 * self._rho).exp() + self._task.num_examples * curvature)
+
+    def _run_epoch(self, epoch: int, rate: float) -> None:
+        self._generator.manual_seed(_mixed(self._seed, epoch))
+        order = epoch_order(self._seed, epoch, self._task.num_examples).to(self._risk.device)
+        self._sums.zero_()
+        for index in order.split(self._recipe.batch_size):
+            self._step(index, rate)
+
+    def _step(self, index: Tensor, rate: float) -> None:
+        """Make a step; on a GPU nothing here waits for it."""
+        basis, K = self._basis, self._recipe.num_samples
+        x, y = self._task.inputs[index], self._task.targets[index]
+        noise = torch.randn(
+            (K, len(self._w)), generator=self._generator, dtype=self._w.dtype, device=x.device
+        )
+        spread = noise * self._log_std.exp()
+        rows = (self._w + basis.to_standard(spread.T).T).requires_grad_()
+        with torch.enable_grad():
+            z = self._task.outputs(rows, x)
+            losses = self._task.loss(z, y)
+            (slopes,) = torch.autograd.grad(losses.sum(), rows)
+        wrong = self._task.wrong(z.detach(), y).double().mean()
+        self._sums += torch.stack((wrong, losses.detach().double().mean())) * len(index)
+        # ∂w'/∂ς is Q diag(e^ς ∘ ξ).
+        inner = (basis.to_basis(slopes.T).T * spread).mean(0)
+        for number, (value, slope) in enumerate(
+            zip(self._moving(), self._slopes(slopes.mean(0), inner), strict=True)
+        ):
+            self._update(value, slope, self._squares[number], rate)
+        self._rho.clamp_(max=self._most_rho)
+
+    def _slopes(self, outer: Tensor, inner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Add the derivatives of R to those of L with respect to w and ς; return that of ϱ too."""
+        n, b = self._task.num_examples, self._recipe.precision
+        scale = (-2.0 * self._rho).exp()
+        away = self._w - self._origin
+        variances = (2.0 * self._log_std).exp()
+        kl, size = self._kl()
+        j = b * (math.log(self._recipe.ceiling) - 2.0 * self._rho)
+        budget = kl + 2.0 * j.log() + math.log(math.pi**2 * n / (6.0 * self._recipe.delta))
+        R = (budget / (2.0 * (n - 1))).sqrt()
+        weight = 1.0 / (4.0 * R * (n - 1))
+        near, each = (weight * scale).to(self._w), weight.to(self._w)
+        return (
+            outer + near * away,
+            inner + near * variances - each,
+            weight * (len(self._w) - size * scale - 4.0 * b / j),
+        )
+
+    def _kl(self) -> tuple[Tensor, Tensor]:
+        """Return KL(Q‖P), and Σs + ‖w − w₀‖², in float64 on the device."""
+        log_std = self._log_std.double()
+        size = (2.0 * log_std).exp().sum() + (self._w - self._origin).double().square().sum()
+        half = size * (-2.0 * self._rho).exp() / 2.0 - log_std.sum()
+        return half + len(log_std) * (self._rho - 0.5), size
+
+    def _update(self, value: Tensor, slope: Tensor, square: Tensor, rate: float) -> None:
+        if self._recipe.optimizer == "sgd":
+            value.sub_(rate * slope)
+            return
+        square.mul_(_DECAY).add_((1.0 - _DECAY) * slope.square())
+        value.sub_(rate * slope / (square.sqrt() + _EPSILON))
+
+    def _note(self, before: list[Tensor]) -> None:
+        """Read the epoch's numbers: the one place where the host waits for the device."""
+        n = self._task.num_examples
+        kl, _ = self._kl()
+        finite = torch.stack([tensor.isfinite().all() for tensor in self._moving()]).all().double()
+        read = torch.stack([*(self._sums / n), kl, self._rho, finite]).tolist()
+        error, loss, divergence, rho, is_finite = read
+        if not (is_finite and all(math.isfinite(value) for value in read)):
+            for tensor, value in zip(self._moving(), before, strict=True):
+                tensor.copy_(value)
+            self._trouble = Status(
+                False,
+                f"Numbers stopped being finite in epoch {self._done + 1} of {self._recipe.epochs}, "
+                "and the posterior is that of the epoch before. Lower the learning rate (it was "
+                f"{self._recipe.learning_rates()[self._done]:g}).",
+            )
+            return
+        recipe = self._recipe
+        j = max(1, round(recipe.precision * (math.log(recipe.ceiling) - 2.0 * rho)))
+        bound = pac_bayes_bound(
+            error, max(divergence, 0.0), index=j, num_examples=n, delta=recipe.delta
+        )
+        row = (bound, divergence, error, loss, math.exp(2.0 * rho))
+        self._history[self._done] = torch.tensor(row, dtype=torch.float64)
+        self._done += 1
+
+    def _moving(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._w, self._log_std, self._rho
+
+    def _announced(self, progress: ProgressCallback | None) -> ProgressCallback | None:
+        """Put the bound into the progress text."""
+        if progress is None:
+            return None
+
+        def announce(step: Progress) -> None:
+            bound = float(self._history[self._done - 1, 0]) if self._done else math.nan
+            progress(dataclasses.replace(step, task=f"optimising, bound about {bound:.4f}"))
+
+        return announce
+
+    def _result(self) -> PosteriorFit:
+        history = self._history[: self._done]
+        last = float(history[-1, 0]) if self._done else math.nan
+        done = f"{self._done} epochs; the bound is about {last:.4f}."
+        return PosteriorFit(
+            status=Status(True, done) if self._trouble is None else self._trouble,
+            num_products=0,
+            seed=self._seed,
+            posterior=dataclasses.replace(
+                self._start,
+                means=self._w.double(),
+                variances=(2.0 * self._log_std.double()).exp(),
+                basis=self._exact,
+                prior_variance=float((2.0 * self._rho).exp()),
+            ),
+            recipe=self._recipe,
+            seconds=self._seconds,
+            **{name: history[:, number].clone() for number, name in enumerate(_HISTORY)},
+        )
+
+    def _state(self) -> dict[str, Tensor]:
+        """Return everything that changes; the layout of the basis as JSON beside its tensors."""
+        names = ("w", "log_std", "rho")
+        state = dict(zip(names, self._moving(), strict=True))
+        state |= {f"squares.{n}": t for n, t in zip(names, self._squares, strict=True)}
+        layout = []
+        for number, layer in enumerate(self._exact.layers):
+            state[f"basis.{number}.eigenvalues"] = layer.eigenvalues
+            for place, rotation in enumerate(layer.rotations):
+                state[f"basis.{number}.rotation.{place}"] = rotation
+            layout.append((layer.name, layer.kind, layer.start, layer.size, layer.has_bias))
+        text = json.dumps(layout).encode()
+        state["layout"] = torch.tensor(list(text), dtype=torch.uint8)
+        state["history"] = self._history
+        state["done"] = torch.tensor(self._done)
+        state["seconds"] = torch.tensor(self._seconds, dtype=torch.float64)
+        return state
+
+    def _restore(self, saved: dict[str, Tensor]) -> None:
+        for name, tensor in zip(("w", "log_std", "rho"), self._moving(), strict=True):
+            tensor.copy_(saved[name])
+        for name, tensor in zip(("w", "log_std", "rho"), self._squares, strict=True):
+            tensor.copy_(saved[f"squares.{name}"])
+        layers = []
+        for number, facts in enumerate(json.loads(bytes(saved["layout"].tolist()))):
+            mark = f"basis.{number}.rotation."
+            rotations = [saved[name] for name in sorted(saved) if name.startswith(mark)]
+            values = saved[f"basis.{number}.eigenvalues"].to(self._risk.device)
+            moved = tuple(rotation.to(self._risk.device) for rotation in rotations)
+            name, kind, start, size, has_bias = facts
+            layers.append(LayerBasis(name, kind, start, size, has_bias, moved, values))
+        self._exact = Basis(tuple(layers))
+        self._basis = self._exact.to(self._w)
+        self._history.copy_(saved["history"])
+        self._done, self._seconds = int(saved["done"]), float(saved["seconds"])
+
+
+def _mixed(seed: int, epoch: int) -> int:
+    """Hash to 63 bits, so that neighbouring seeds and epochs have nothing in common."""
+    digest = hashlib.blake2b(f"posterior/{seed}/{epoch}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

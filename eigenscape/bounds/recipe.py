@@ -1,0 +1,135 @@
+"""How a posterior is optimised: the settings of Wu's Algorithm 1 and of its variants."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eigenscape.bounds.posterior import KINDS
+from eigenscape.errors import (
+    InvalidArgumentError,
+    require_choice,
+    require_count,
+    require_positive,
+)
+from eigenscape.records import storable
+
+OPTIMIZERS = ("rmsprop", "sgd")
+CARRIES = ("project", "index")
+INITIALS = ("weights", "curvature")
+
+
+@storable
+@dataclass(frozen=True)
+class BoundRecipe:
+    """Settings of the optimisation; the defaults are Wu's for ITER (App. G).
+
+    Attributes:
+        basis: "standard", "kronecker", "approximate" or "exact"; see `layer_basis`.
+        refresh_every: η, epochs between two computations of the basis; None for once.
+        refresh_growth: What η is multiplied by whenever the learning rate drops; 1 for never.
+        carry: What becomes of the variances when the basis changes: "project" takes the diagonal
+            that the covariance has in the new basis, and does the same for the optimiser's mean
+            squares; "index" leaves each number at its index, as the authors' code does.
+        initial: First variances: "weights", the squares of the coordinates of w; or "curvature",
+            1/(1/λ + n h) for the Gauss-Newton diagonal h in the basis (EKFAC).
+        epochs: Passes over the data.
+        batch_size: Examples per step; the last, shorter batch is used.
+        num_samples: Networks drawn from the posterior in each step.
+        optimizer: "rmsprop" (decay 0.9, the authors' code) or "sgd" (the text).
+        learning_rate: τ.
+        drop: Factor of a drop of τ.
+        drop_every: Epochs between drops.
+        prior_log_std: ϱ at the start, λ = exp(2ϱ).
+        delta: δ of the bound that is optimised.
+        precision: b, how fine the grid of prior variances is.
+        ceiling: c, which all of them are below.
+    """
+
+    basis: str = "kronecker"
+    refresh_every: int | None = 10
+    refresh_growth: int = 1
+    carry: str = "project"
+    initial: str = "weights"
+    epochs: int = 2000
+    batch_size: int = 128
+    num_samples: int = 1
+    optimizer: str = "rmsprop"
+    learning_rate: float = 1e-3
+    drop: float = 0.1
+    drop_every: int = 400
+    prior_log_std: float = -3.0
+    delta: float = 0.025
+    precision: float = 100.0
+    ceiling: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse settings that mean nothing."""
+        call = "BoundRecipe({}=...)"
+        choices = {"basis": KINDS, "carry": CARRIES, "initial": INITIALS, "optimizer": OPTIMIZERS}
+        for name, allowed in choices.items():
+            require_choice(getattr(self, name), allowed, call.format(name))
+        for name in ("refresh_growth", "epochs", "batch_size", "num_samples", "drop_every"):
+            require_count(getattr(self, name), call.format(name))
+        if self.refresh_every is not None:
+            require_count(self.refresh_every, call.format("refresh_every"))
+        for name in ("learning_rate", "drop", "precision", "ceiling"):
+            require_positive(getattr(self, name), call.format(name))
+        if not 0.0 < self.delta < 1.0:
+            raise InvalidArgumentError(
+                f"`BoundRecipe(delta=...)` must be above 0 and below 1; got {self.delta}."
+            )
+
+    def learning_rates(self) -> tuple[float, ...]:
+        """Return τ of every epoch."""
+        drops = (epoch // self.drop_every for epoch in range(self.epochs))
+        return tuple(self.learning_rate * self.drop**count for count in drops)
+
+    def refresh_epochs(self) -> tuple[int, ...]:
+        """Return the epochs, counted from 0, before which the basis is computed.
+
+        Examples:
+            >>> settings = dict(epochs=12, drop_every=4, refresh_every=2)
+            >>> BoundRecipe(**settings).refresh_epochs()
+            (0, 2, 4, 6, 8, 10)
+            >>> BoundRecipe(**settings, refresh_growth=2).refresh_epochs()
+            (0, 2, 6)
+        """
+        if self.refresh_every is None or self.basis == "standard":
+            return (0,)
+        found = [0]
+        for epoch in range(1, self.epochs):
+            every = self.refresh_every * self.refresh_growth ** (epoch // self.drop_every)
+            if epoch - found[-1] >= every:
+                found.append(epoch)
+        return tuple(found)
+
+
+PAPER_METHODS: dict[str, dict[str, Any]] = {
+    "base": {"basis": "standard", "refresh_every": None},
+    "appr": {"refresh_every": None},
+    "iter": {},
+    "iter-d": {"refresh_growth": 10},
+    "iter-m": {"basis": "approximate"},
+}
+
+
+def bound_recipe(method: str, **settings: Any) -> BoundRecipe:
+    """Return the recipe of one of Wu's methods, with settings of your own.
+
+    Args:
+        method: "base" (standard basis), "appr" (Kronecker basis, once), "iter" (every 10 epochs),
+            "iter-d" (with η growing as the learning rate drops) or "iter-m" (with the approximate
+            output Hessian of Wu (56)).
+        **settings: Fields of `BoundRecipe` to change.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        UnknownNameError: If there is no such method.
+
+    Examples:
+        >>> bound_recipe("appr", epochs=10).refresh_epochs()
+        (0,)
+    """
+    require_choice(method, PAPER_METHODS, "bound_recipe(method)")
+    return replace(BoundRecipe(), **{**PAPER_METHODS[method], **settings})

@@ -1,0 +1,38 @@
+"""Refusals that the files of this room share."""
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import NonFiniteError, ShapeError, WrongTypeError
+
+
+def require_matrix(value: object, call: str, *, columns: int | None = None) -> Tensor:
+    """Return a finite floating-point matrix with one row or more, else refuse.
+
+    Args:
+        value: What the user gave.
+        call: How the user wrote it.
+        columns: How many columns it must have; any number by default.
+
+    Returns:
+        The matrix, detached.
+
+    Raises:
+        WrongTypeError: If it is no tensor.
+        ShapeError: If it is no matrix of that width, or not of floating point.
+        NonFiniteError: If an entry is NaN or infinite.
+    """
+    if not isinstance(value, Tensor):
+        raise WrongTypeError(f"`{call}` must be a tensor; got {type(value).__name__}.")
+    width = "any number of" if columns is None else str(columns)
+    fits = value.ndim == 2 and value.numel() > 0 and columns in (None, value.shape[-1])
+    if not fits or not value.is_floating_point():
+        raise ShapeError(
+            f"`{call}` must be a floating-point matrix with one row or more and {width} columns; "
+            f"got {tuple(value.shape)} of {value.dtype}."
+        )
+    if not bool(torch.isfinite(value).all()):
+        raise NonFiniteError(
+            f"`{call}` has entries that are NaN or infinite. Take those rows out first."
+        )
+    return value.detach()

@@ -1,0 +1,253 @@
+"""Sparse coding with the habits of a scikit-learn estimator, for anybody's data."""
+
+import inspect
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigenscape.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    UnknownNameError,
+    WrongTypeError,
+    near_matches,
+)
+from eigenscape.representations.dictionary_learning import initial_dictionary, learn_dictionary
+from eigenscape.representations.omp import orthogonal_matching_pursuit
+
+Data = Any  # an array or a tensor: what comes in goes out
+
+
+class MaskedSparseCoding:
+    """Learn atoms so that every sample is a sum of a few of them.
+
+    Masking decodes each batch from some of its features and judges the atoms by the others. So an
+    over-complete dictionary cannot win by explaining noise, and finds the atoms that made the data.
+
+    It follows scikit-learn's conventions without needing scikit-learn: `clone`, `Pipeline` and
+    `GridSearchCV` take it. Arrays give arrays, tensors give tensors on their own device. The first
+    atoms are random samples.
+
+    Attributes:
+        components_: Atoms of length 1 (num_atoms, features), after `fit`.
+        n_features_in_: Number of features, after `fit`.
+        n_iter_: Epochs that were run, after `fit`.
+        losses_: Mean objective of each epoch, after `fit`.
+
+    Examples:
+        >>> from eigenscape.representations import random_dictionary, recovery_error, sparse_samples
+        >>> A = random_dictionary(8, 16)
+        >>> Y, _ = sparse_samples(A, 400, sparsity=1, noise=0.01)
+        >>> model = MaskedSparseCoding(num_atoms=24, sparsity=1, epochs=50).fit(Y)
+        >>> recovery_error(A, model.components_) < 0.001
+        True
+        >>> codes = model.transform(Y)
+        >>> codes.shape, int((codes != 0).sum(1).max())
+        (torch.Size([400, 24]), 1)
+    """
+
+    def __init__(
+        self,
+        num_atoms: int,
+        sparsity: int,
+        *,
+        masked: bool = True,
+        mask_size: int | None = None,
+        epochs: int = 500,
+        batch_size: int = 200,
+        learning_rate: float = 1e-3,
+        rescale: bool = True,
+        seed: int = 0,
+    ) -> None:
+        """Keep the settings; `fit` checks them.
+
+        Args:
+            num_atoms: Size of the dictionary.
+            sparsity: Atoms of a sample.
+            masked: Judge atoms by features that were not decoded from.
+            mask_size: Features that are decoded from; all but a tenth by default.
+            epochs: Passes over the samples.
+            batch_size: Samples of a step.
+            learning_rate: Of Adam.
+            rescale: Choose atoms by angle, whatever their length on the features that are seen.
+            seed: Fixes the start, the order of samples and the masks.
+        """
+        self.num_atoms, self.sparsity, self.masked = num_atoms, sparsity, masked
+        self.mask_size, self.epochs, self.batch_size = mask_size, epochs, batch_size
+        self.learning_rate, self.rescale, self.seed = learning_rate, rescale, seed
+
+    @property
+    def n_components(self) -> int:
+        """Number of atoms, by the name that scikit-learn has for it."""
+        return self.num_atoms
+
+    def fit(self, Y: Data, y: object = None) -> Self:
+        """Learn the dictionary.
+
+        Args:
+            Y: Samples (n, features), an array or a tensor.
+            y: Not used; pipelines pass it.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            WrongTypeError: If the samples are neither array nor tensor.
+            ShapeError: If they are no matrix.
+            InvalidArgumentError: If a setting is out of range.
+            NonFiniteError: If an entry is NaN or infinite.
+        """
+        samples = _as_tensor(Y)
+        settings = self.get_params()
+        start = initial_dictionary(samples, settings.pop("num_atoms"), seed=self.seed)
+        learned = learn_dictionary(samples, start, **settings)
+        self.components_ = _like(learned.dictionary, Y)
+        self.losses_ = _like(learned.losses, Y)
+        self.n_features_in_, self.n_iter_ = samples.shape[1], self.epochs
+        return self
+
+    def transform(self, Y: Data) -> Data:
+        """Code samples by the atoms, from all their features.
+
+        Args:
+            Y: Samples (n, features).
+
+        Returns:
+            Codes (n, num_atoms), at most `sparsity` of them not 0 in a row.
+
+        Raises:
+            InvalidArgumentError: If `fit` was not called.
+            ShapeError: If the samples have other features than those that were learned from.
+        """
+        samples, atoms = self._fitted(Y)
+        codes = orthogonal_matching_pursuit(
+            samples, atoms, sparsity=self.sparsity, rescale=self.rescale
+        )
+        return _like(codes.dense(), Y)
+
+    def fit_transform(self, Y: Data, y: object = None) -> Data:
+        """Learn the dictionary, and code the samples it was learned from.
+
+        Args:
+            Y: Samples (n, features).
+            y: Not used.
+
+        Returns:
+            Their codes.
+        """
+        return self.fit(Y, y).transform(Y)
+
+    def inverse_transform(self, codes: Data) -> Data:
+        """Return the sums of atoms that codes stand for.
+
+        Args:
+            codes: (n, num_atoms).
+
+        Returns:
+            Samples without what the codes do not explain (n, features).
+
+        Raises:
+            InvalidArgumentError: If `fit` was not called.
+            ShapeError: If there are not `num_atoms` codes in a row.
+        """
+        self._require_fit()
+        Z = _as_tensor(codes)
+        atoms = _as_tensor(self.components_).to(Z)
+        if Z.ndim != 2 or Z.shape[1] != len(atoms):
+            raise ShapeError(
+                f"`inverse_transform(codes)` must be (n, {len(atoms)}); got {tuple(Z.shape)}."
+            )
+        return _like(Z @ atoms, codes)
+
+    def get_feature_names_out(self, input_features: object = None) -> Any:
+        """Return the names of the codes, for data frames.
+
+        Args:
+            input_features: Not used.
+
+        Returns:
+            An array of text: "maskedsparsecoding0", and so on.
+        """
+        return np.array([f"maskedsparsecoding{i}" for i in range(self.num_atoms)], dtype=object)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the settings.
+
+        Args:
+            deep: Not used: no setting is an estimator.
+
+        Returns:
+            Them by name.
+        """
+        return {name: getattr(self, name) for name in _settings()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings.
+
+        Args:
+            **params: New values by name.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            UnknownNameError: If there is no such setting.
+        """
+        for name, value in params.items():
+            if name not in _settings():
+                raise UnknownNameError(
+                    f"`MaskedSparseCoding` has no setting {name!r}. "
+                    f"{near_matches(name, _settings())}"
+                )
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn what this is; called by scikit-learn alone."""
+        from sklearn.base import BaseEstimator, TransformerMixin
+
+        mixed = type("_Transformer", (TransformerMixin, BaseEstimator), {})
+        return mixed().__sklearn_tags__()
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Say whether `fit` was called."""
+        return hasattr(self, "components_")
+
+    def __repr__(self) -> str:
+        """Return the call that makes it."""
+        settings = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return f"MaskedSparseCoding({settings})"
+
+    def _require_fit(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise InvalidArgumentError(
+                "`MaskedSparseCoding` has no dictionary yet. Call `fit(Y)` first."
+            )
+
+    def _fitted(self, Y: Data) -> tuple[Tensor, Tensor]:
+        self._require_fit()
+        samples = _as_tensor(Y)
+        return samples, _as_tensor(self.components_).to(samples)
+
+
+def _settings() -> list[str]:
+    return [p for p in inspect.signature(MaskedSparseCoding).parameters if p != "self"]
+
+
+def _as_tensor(value: Data) -> Tensor:
+    """Return data as a tensor; whole numbers and half precision become float64."""
+    if not isinstance(value, Tensor):
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise WrongTypeError(
+                f"`MaskedSparseCoding` needs numbers in an array or a tensor; got {array.dtype}."
+            )
+        value = torch.from_numpy(np.array(array))
+    found: Tensor = value if value.dtype in (torch.float32, torch.float64) else value.double()
+    return found
+
+
+def _like(value: Tensor, model: Data) -> Data:
+    return value if isinstance(model, Tensor) else value.cpu().numpy()

@@ -1,0 +1,292 @@
+"""States and output embedding of a language model: of any PyTorch model, or of GPT-2's own files.
+
+`output_states` looks at what goes into a model's last linear layer. `read_gpt2` builds GPT-2 from
+the folder in which it is published, `config.json` and `model.safetensors`, and needs no other
+library; files that would have to run code to be read are refused.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from eigenscape.errors import (
+    FileError,
+    InvalidArgumentError,
+    ShapeError,
+    UnknownNameError,
+    UnsupportedModelError,
+    WrongTypeError,
+    near_matches,
+    require_choice,
+    require_count,
+)
+from eigenscape.representations.log_linear import LogLinear
+
+_PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt")
+_ACTIVATIONS = {"gelu_new": "tanh", "gelu": "none"}
+_LAYER = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+
+
+def output_states(
+    model: nn.Module, tokens: Tensor, *, head: str, batch_size: int = 16
+) -> LogLinear:
+    """Run a language model and keep what its output layer is given.
+
+    The model runs in eval mode, without gradients; its mode is put back afterwards. A bias of the
+    output layer becomes one dimension more, whose state is 1.
+
+    Args:
+        model: Any model with a linear output layer, called with tokens.
+        tokens: Token numbers (N, T), on the model's device.
+        head: The output layer's name, such as "head" or "lm_head".
+        batch_size: Sequences of a pass.
+
+    Returns:
+        States of all positions (N·T, d) and the output embedding (words, d).
+
+    Raises:
+        UnknownNameError: If the model has no layer of that name.
+        UnsupportedModelError: If that layer is not linear, or did not run exactly once a pass.
+        ShapeError: If tokens are not (N, T) integers.
+        InvalidArgumentError: If a token is outside the vocabulary.
+
+    Examples:
+        >>> from eigenscape.models import build
+        >>> net = build("GPT-1x8x2", input_shape=(5,), num_classes=11)
+        >>> found = output_states(net, torch.zeros(3, 4, dtype=torch.int64), head="head")
+        >>> found.states.shape, found.embedding.shape
+        (torch.Size([12, 8]), torch.Size([11, 8]))
+    """
+    layers = dict(model.named_modules())
+    if head not in layers:
+        raise UnknownNameError(
+            f"`output_states(head=...)`: the model has no layer {head!r}. "
+            f"{near_matches(head, [name for name in layers if name])}"
+        )
+    layer = layers[head]
+    if not isinstance(layer, nn.Linear):
+        raise UnsupportedModelError(
+            f"`output_states(head=...)` must name a linear layer; {head!r} is a "
+            f"{type(layer).__name__}."
+        )
+    require_count(batch_size, "output_states(batch_size=...)")
+    _require_tokens(tokens, layer.out_features)
+    seen: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()
+            parts = tokens.split(batch_size)
+            for part in parts:
+                model(part)
+    finally:
+        hook.remove()
+        model.train(training)
+    if len(seen) != len(parts):
+        raise UnsupportedModelError(
+            f"`output_states(head=...)`: {head!r} ran {len(seen)} times in {len(parts)} passes; it "
+            "must run once in each."
+        )
+    states = torch.cat([part.flatten(0, -2) for part in seen])
+    embedding = layer.weight.detach()
+    if layer.bias is not None:
+        states = torch.cat([states, torch.ones_like(states[:, :1])], dim=1)
+        embedding = torch.cat([embedding, layer.bias.detach().unsqueeze(1)], dim=1)
+    return LogLinear(states, embedding)
+
+
+class GPT2(nn.Module):
+    """GPT-2 as published: pre-LayerNorm blocks, words embedded and read out by one matrix.
+
+    Made by `read_gpt2`. Its output layer is called "lm_head".
+    """
+
+    def __init__(
+        self, tensors: dict[str, Tensor], *, heads: int, epsilon: float, gelu: str
+    ) -> None:
+        """Take the tensors, by the names they have in the file.
+
+        Args:
+            tensors: Weights.
+            heads: Attention heads.
+            epsilon: Of the LayerNorms.
+            gelu: How the GELU is computed, "tanh" or "none".
+        """
+        super().__init__()
+        self._heads, self._epsilon, self._gelu = heads, epsilon, gelu
+        self._tensors = tensors
+        words = tensors["wte.weight"]
+        self.lm_head = nn.Linear(words.shape[1], len(words), bias=False, dtype=words.dtype)
+        self.lm_head.weight = nn.Parameter(words, requires_grad=False)
+
+    @property
+    def context(self) -> int:
+        """Most positions of a sequence."""
+        return len(self._tensors["wpe.weight"])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map token numbers (N, T) to the logits of each next token (N, T, words).
+
+        Args:
+            tokens: Integers below the vocabulary's size.
+
+        Returns:
+            The logits.
+
+        Raises:
+            ShapeError: If the sequences are longer than the context.
+        """
+        length = tokens.shape[1]
+        if length > self.context:
+            raise ShapeError(
+                f"This GPT-2 takes up to {self.context} tokens; got {length}. Cut the sequences."
+            )
+        x = F.embedding(tokens, self._tensors["wte.weight"]) + self._tensors["wpe.weight"][:length]
+        for i in range(_num_layers(self._tensors)):
+            x = x + self._attend(f"h.{i}.", self._normalised(f"h.{i}.ln_1", x))
+            units = self._affine(f"h.{i}.mlp.c_fc", self._normalised(f"h.{i}.ln_2", x))
+            x = x + self._affine(f"h.{i}.mlp.c_proj", F.gelu(units, approximate=self._gelu))
+        logits: Tensor = self.lm_head(self._normalised("ln_f", x))
+        return logits
+
+    def _attend(self, layer: str, x: Tensor) -> Tensor:
+        T = x.shape[1]
+        parts = self._affine(f"{layer}attn.c_attn", x).unflatten(-1, (3, self._heads, -1))
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        future = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1)
+        heads = scores.masked_fill(future, -math.inf).softmax(-1) @ v
+        return self._affine(f"{layer}attn.c_proj", heads.transpose(1, 2).flatten(2))
+
+    def _affine(self, name: str, x: Tensor) -> Tensor:
+        # The file has (inputs, outputs), the transpose of a linear layer's weight.
+        return x @ self._tensors[f"{name}.weight"] + self._tensors[f"{name}.bias"]
+
+    def _normalised(self, name: str, x: Tensor) -> Tensor:
+        weight, bias = self._tensors[f"{name}.weight"], self._tensors[f"{name}.bias"]
+        return F.layer_norm(x, weight.shape, weight, bias, self._epsilon)
+
+
+def read_gpt2(folder: str | Path, *, device: str | torch.device = "cpu") -> GPT2:
+    """Build GPT-2 from its published folder.
+
+    Args:
+        folder: Where `config.json` and `model.safetensors` are.
+        device: Where the weights go.
+
+    Returns:
+        The model, for `output_states(model, tokens, head="lm_head")`. Tokens are yours to make,
+        with the tokenizer that the model was trained with.
+
+    Raises:
+        FileError: If a file is missing, damaged or a pickle, or tensors do not fit each other.
+        UnsupportedModelError: If it is another model than GPT-2.
+    """
+    place = Path(folder)
+    tensors = _read_tensors(place / "model.safetensors")
+    config = _read_config(place / "config.json")
+    kind = config.get("model_type", "gpt2")
+    if kind != "gpt2":
+        raise UnsupportedModelError(
+            f"`read_gpt2` reads GPT-2; '{place}' holds a model of the kind {kind!r}. Build it with "
+            "the library it comes from, and pass it to `output_states`."
+        )
+    gelu = str(config.get("activation_function", "gelu_new"))
+    require_choice(gelu, _ACTIVATIONS, f"{place}/config.json: activation_function")
+    heads = require_count(config.get("n_head"), f"{place}/config.json: n_head")
+    # Some files have every name under "transformer.".
+    named = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    _require_gpt2(named, heads, place)
+    return GPT2(
+        {name: tensor.to(device) for name, tensor in named.items()},
+        heads=heads,
+        epsilon=float(config.get("layer_norm_epsilon", 1e-5)),
+        gelu=_ACTIVATIONS[gelu],
+    )
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        pickles = [name for name in names if name.endswith(_PICKLES)]
+        if pickles or path.parent.suffix in _PICKLES:
+            raise FileError(
+                f"'{path.parent}' has weights as a pickle, {(*pickles, path.parent.name)[0]}, and "
+                "no model.safetensors. A pickle can run code when it is read, and is never "
+                "opened; get the safetensors file, or convert it where you trust it."
+            )
+        raise FileError(f"`read_gpt2(folder)` needs '{path}', which is not there.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in list(file.keys())}
+    except (SafetensorError, OSError) as error:
+        raise FileError(
+            f"'{path}' is no safetensors file, or damaged ({error}). Nothing else is opened: a "
+            "pickle by that name could run code."
+        ) from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"`read_gpt2(folder)` needs '{path}', a JSON file: {error}.") from error
+    if not isinstance(config, dict):
+        raise FileError(f"'{path}' must hold an object; got {type(config).__name__}.")
+    return config
+
+
+def _num_layers(tensors: dict[str, Tensor]) -> int:
+    return len({name.split(".")[1] for name in tensors if name.startswith("h.")})
+
+
+def _require_gpt2(tensors: dict[str, Tensor], heads: int, place: Path) -> None:
+    words = tensors.get("wte.weight")
+    d = words.shape[1] if words is not None and words.ndim == 2 else 0
+    wanted: dict[str, tuple[int, ...]] = {"ln_f.weight": (d,), "ln_f.bias": (d,)}
+    sizes = {"attn.c_attn": (d, 3 * d), "mlp.c_fc": (d, 4 * d), "mlp.c_proj": (4 * d, d)}
+    for i in range(_num_layers(tensors)):
+        for part in _LAYER:
+            shape = sizes.get(part, (d, d))
+            wanted[f"h.{i}.{part}.weight"] = shape[1:] if part.startswith("ln") else shape
+            wanted[f"h.{i}.{part}.bias"] = shape[1:]
+    wanted |= {"wte.weight": (0, d), "wpe.weight": (0, d)}
+    for name, need in wanted.items():
+        tensor = tensors.get(name)
+        if tensor is None:
+            raise FileError(
+                f"'{place}' lacks the tensor '{name}' of GPT-2. {near_matches(name, tensors)}"
+            )
+        # The number of words and of positions is free: it is 0 here.
+        if (0, *tensor.shape[1:]) != need and tuple(tensor.shape) != need:
+            raise FileError(
+                f"'{place}': '{name}' must be {need}, from the width of wte.weight; got "
+                f"{tuple(tensor.shape)}."
+            )
+    if d % heads:
+        raise FileError(f"'{place}': {heads} heads do not divide the width {d}.")
+
+
+def _require_tokens(tokens: object, num_words: int) -> None:
+    if not isinstance(tokens, Tensor):
+        raise WrongTypeError(
+            f"`output_states(tokens)` must be a tensor; got {type(tokens).__name__}."
+        )
+    if tokens.ndim != 2 or not tokens.numel() or tokens.dtype not in (torch.int64, torch.int32):
+        raise ShapeError(
+            "`output_states(tokens)` must be integers (N, T), one sequence or more; got "
+            f"{tuple(tokens.shape)} of {tokens.dtype}."
+        )
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= num_words:
+        raise InvalidArgumentError(
+            f"`output_states(tokens)` has tokens from {low} to {high}, but the model has "
+            f"{num_words} words: the vocabularies do not match. Use the model's own tokenizer."
+        )

@@ -1,0 +1,191 @@
+"""Orthogonal matching pursuit of many samples at once.
+
+Letters: n samples y (rows of Y), p atoms b (rows of B), k of them a sample. The Gram matrix G = BBᵀ
+is formed once. Each sample then grows a Cholesky factor of the block of G that it has chosen: with
+q₁, …, qᵢ the chosen atoms made orthonormal, wᵢ = B qᵢ comes from one row of G, and the correlations
+of all atoms with the residual lose ⟨qᵢ, y⟩ wᵢ. No residual is ever formed.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import InvalidArgumentError, ShapeError, require_count
+from eigenscape.precision import full_precision
+from eigenscape.representations._checks import require_matrix
+
+# Entries of the largest array of one chunk, n·k·p.
+_ENTRIES = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class SparseCodes:
+    """Which atoms make up each sample, and how much of each.
+
+    Attributes:
+        support: Atoms in the order in which they were chosen (n, k).
+        values: Their coefficients (n, k); 0 for atoms that could add nothing any more.
+        num_atoms: Size of the dictionary.
+    """
+
+    support: Tensor
+    values: Tensor
+    num_atoms: int
+
+    def dense(self) -> Tensor:
+        """Return the codes as a matrix (n, p)."""
+        Z = self.values.new_zeros(len(self.values), self.num_atoms)
+        return Z.scatter_(1, self.support, self.values)
+
+    def combine(self, dictionary: Tensor) -> Tensor:
+        """Return Σ z_j b_j of each sample.
+
+        Args:
+            dictionary: The atoms (p, d).
+
+        Returns:
+            The sums (n, d).
+
+        Raises:
+            ShapeError: If the dictionary has another number of atoms.
+        """
+        if dictionary.ndim != 2 or len(dictionary) != self.num_atoms:
+            raise ShapeError(
+                f"`combine(dictionary)` must have {self.num_atoms} atoms, one a row; got "
+                f"{tuple(dictionary.shape)}."
+            )
+        return self.dense() @ dictionary
+
+
+@full_precision()
+def orthogonal_matching_pursuit(
+    Y: Tensor, dictionary: Tensor, *, sparsity: int, rescale: bool = True
+) -> SparseCodes:
+    """Code each sample by a few atoms, chosen greedily.
+
+    k times, the atom joins that correlates most with the residual, and all coefficients are solved
+    for anew by least squares. To decode from a part of the coordinates, pass those columns of both
+    matrices.
+
+    Cost: dp² for the Gram matrix, ndp for the correlations, nk²p for the choices. It runs where the
+    tensors are, and never waits for the device.
+
+    Args:
+        Y: Samples (n, d).
+        dictionary: Atoms (p, d), of any length.
+        sparsity: Atoms of a sample, k.
+        rescale: Choose by the angle to the residual, |⟨b, r⟩|/‖b‖; otherwise by |⟨b, r⟩|, which
+            favours long atoms. It matters where coordinates were taken away.
+
+    Returns:
+        The codes. An atom that depends linearly on those before it gets the coefficient 0.
+
+    Raises:
+        ShapeError: If the matrices do not fit each other.
+        InvalidArgumentError: If there are fewer atoms or coordinates than `sparsity`.
+        NonFiniteError: If an entry is NaN or infinite.
+
+    References:
+        Rubinstein, Zibulevsky & Elad, "Efficient implementation of the K-SVD algorithm using batch
+        orthogonal matching pursuit", 2008.
+
+    Examples:
+        >>> codes = orthogonal_matching_pursuit(
+        ...     torch.tensor([[0.0, 3.0, -4.0]]), torch.eye(3), sparsity=2
+        ... )
+        >>> codes.support.tolist(), codes.values.tolist()
+        ([[2, 1]], [[-4.0, 3.0]])
+    """
+    call = "orthogonal_matching_pursuit"
+    B = require_matrix(dictionary, f"{call}(dictionary)")
+    Y = require_matrix(Y, f"{call}(Y)", columns=B.shape[1])
+    k = require_sparsity(sparsity, len(B), B.shape[1], f"{call}(sparsity=...)")
+    if Y.dtype != B.dtype or Y.device != B.device:
+        raise ShapeError(
+            f"`{call}(Y, dictionary)` must share dtype and device; got {Y.dtype} on {Y.device} and "
+            f"{B.dtype} on {B.device}."
+        )
+    gram = B @ B.T
+    rows = max(1, _ENTRIES // (k * len(B)))
+    parts = [pursue(part @ B.T, gram, k, rescale=rescale) for part in Y.split(rows)]
+    support, values = (torch.cat(part) for part in zip(*parts, strict=True))
+    return SparseCodes(support, values, len(B))
+
+
+def require_sparsity(value: object, num_atoms: int, dimension: int, call: str) -> int:
+    """Return k if that many atoms can be told apart, else refuse.
+
+    Args:
+        value: k.
+        num_atoms: p.
+        dimension: Coordinates that are seen.
+        call: How the user wrote it.
+
+    Returns:
+        k.
+
+    Raises:
+        InvalidArgumentError: If k exceeds the number of atoms or of coordinates.
+    """
+    k = require_count(value, call)
+    if k > num_atoms:
+        raise InvalidArgumentError(
+            f"`{call}` must not exceed the number of atoms, {num_atoms}; got {k}."
+        )
+    if k > dimension:
+        raise InvalidArgumentError(
+            f"`{call}` must not exceed the number of coordinates that are seen, {dimension}; got "
+            f"{k}. More atoms than that are linearly dependent."
+        )
+    return k
+
+
+def pursue(
+    correlations: Tensor, gram: Tensor, sparsity: int, *, rescale: bool
+) -> tuple[Tensor, Tensor]:
+    """Run the pursuit from BYᵀ and BBᵀ alone, without checks.
+
+    Args:
+        correlations: ⟨y, b⟩ (n, p); overwritten.
+        gram: G (p, p).
+        sparsity: k.
+        rescale: As for `orthogonal_matching_pursuit`.
+
+    Returns:
+        Support and values, each (n, k).
+    """
+    n, p = correlations.shape
+    alpha, lengths = correlations, gram.diagonal()
+    # A pivot below it is rounding: the atom lies in the span of those before.
+    least = 100 * torch.finfo(gram.dtype).eps * lengths
+    weights = torch.where(lengths > 0, lengths.rsqrt(), 0.0) if rescale else None
+    support = torch.zeros(n, sparsity, dtype=torch.int64, device=gram.device)
+    along = gram.new_zeros(n, sparsity)
+    W = gram.new_empty(n, sparsity, p)
+    live = torch.ones(n, sparsity, dtype=torch.bool, device=gram.device)
+    for i in range(sparsity):
+        scores = alpha.abs() if weights is None else alpha.abs().mul_(weights)
+        j = scores.scatter_(1, support[:, :i], -1.0).argmax(1, keepdim=True)
+        w = gram[j.squeeze(1)]
+        if i:
+            seen = W[:, :i].gather(2, j.unsqueeze(1).expand(n, i, 1))
+            w = torch.baddbmm(w.unsqueeze(1), seen.mT, W[:, :i], alpha=-1.0).squeeze(1)
+        pivot = w.gather(1, j)
+        good = pivot > least[j]
+        inverse = torch.where(good, pivot.rsqrt(), 0.0)
+        w.mul_(inverse)
+        step = alpha.gather(1, j).mul_(inverse)
+        alpha.addcmul_(step, w, value=-1.0)
+        W[:, i], support[:, i : i + 1], along[:, i : i + 1] = w, j, step
+        live[:, i : i + 1] = good
+    return support, _coefficients(W, support, along, live)
+
+
+def _coefficients(W: Tensor, support: Tensor, along: Tensor, live: Tensor) -> Tensor:
+    """Solve Lᵀz = ⟨q, y⟩, where L is the Cholesky factor of the chosen block of G."""
+    n, k, _ = W.shape
+    upper = W.gather(2, support.unsqueeze(1).expand(n, k, k)).triu_()
+    upper.diagonal(dim1=1, dim2=2).masked_fill_(~live, 1.0)
+    found: Tensor = torch.linalg.solve_triangular(upper, along.unsqueeze(2), upper=True)
+    return found.squeeze(2)

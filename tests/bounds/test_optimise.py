@@ -1,0 +1,298 @@
+"""Algorithm 1: its derivatives against autograd, its steps by hand, and what it makes smaller."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from eigenscape.bounds import (
+    BoundRecipe,
+    bound_recipe,
+    certify,
+    gaussian_kl,
+    make_posterior,
+    optimise_posterior,
+)
+from eigenscape.bounds._task import Task, working_risk
+from eigenscape.bounds.optimise import PosteriorFit, _Session
+from eigenscape.errors import (
+    CheckpointError,
+    ConvergenceWarning,
+    InvalidArgumentError,
+    UnsupportedModelError,
+)
+from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from eigenscape.progress import Progress
+from eigenscape.records import pack, unpack
+from eigenscape.risk import EmpiricalRisk
+from tests.bounds.conftest import Problem, trained
+
+SHORT = dict(epochs=6, batch_size=40, learning_rate=0.02, drop_every=4, refresh_every=2)
+
+
+def session(problem: Problem, **settings: object) -> _Session:
+    recipe = bound_recipe("iter", **{**SHORT, **settings})
+    start = make_posterior(problem.risk, problem.prior, prior_variance=math.exp(-6.0))
+    found = _Session(working_risk(problem.risk), start, recipe, 0)
+    found._refresh()
+    return found
+
+
+def same(one: PosteriorFit, two: PosteriorFit) -> None:
+    for a, b in zip(pack(one)[1].items(), pack(two)[1].items(), strict=True):
+        assert a[0] == b[0]
+        assert torch.equal(a[1], b[1]), a[0]
+
+
+def test_derivatives_of_the_bound_are_those_of_autograd(problem: Problem) -> None:
+    run = session(problem)
+    zero = torch.zeros_like(run._w)
+    w, log_std, rho = (t.clone().requires_grad_() for t in run._moving())
+    kl = gaussian_kl(w, (2 * log_std).exp(), run._origin, (2 * rho).exp())
+    torch.testing.assert_close(run._kl()[0], kl.detach())
+    j = 100.0 * (math.log(0.1) - 2 * rho)
+    B = (kl + 2 * j.log() + math.log(math.pi**2 * 90 / (6 * 0.025))) / 89
+    wanted = torch.autograd.grad((B / 2).sqrt(), (w, log_std, rho))
+    for ours, theirs in zip(run._slopes(zero, zero), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_a_step_of_sgd_is_line_12_to_14_of_the_algorithm(
+    problem: Problem, num_samples: int
+) -> None:
+    run = session(problem, optimizer="sgd", num_samples=num_samples)
+    before = [t.clone() for t in run._moving()]
+    leaves = [t.clone().requires_grad_() for t in run._moving()]
+    index = torch.arange(5, 25)
+    run._generator.manual_seed(4)
+    with run._risk.evaluating():
+        run._step(index, 0.1)
+    noise = torch.randn(
+        num_samples, 39, generator=torch.Generator().manual_seed(4), dtype=torch.float64
+    )
+    Q = run._exact.to_standard(torch.eye(39, dtype=torch.float64))
+    w, log_std, rho = leaves
+    losses = []
+    for xi in noise:
+        named = run._risk.space.unflatten(w + Q @ (log_std.exp() * xi))
+        z = torch.func.functional_call(problem.model, named, (problem.data[0][index],))
+        losses.append(nn.functional.cross_entropy(z, problem.data[1][index]))
+    kl = gaussian_kl(w, (2 * log_std).exp(), run._origin, (2 * rho).exp())
+    j = 100.0 * (math.log(0.1) - 2 * rho)
+    B = (kl + 2 * j.log() + math.log(math.pi**2 * 90 / (6 * 0.025))) / 89
+    slopes = torch.autograd.grad(torch.stack(losses).mean() + (B / 2).sqrt(), leaves)
+    for now, old, slope in zip(run._moving(), before, slopes, strict=True):
+        torch.testing.assert_close(now, old - 0.1 * slope)
+
+
+def test_rmsprop_is_that_of_pytorch(problem: Problem) -> None:
+    run = session(problem)
+    value = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    theirs, square = nn.Parameter(value.clone()), torch.zeros_like(value)
+    optimizer = torch.optim.RMSprop([theirs], lr=0.03, alpha=0.9, eps=1e-8)
+    for step in range(4):
+        slope = torch.sin(value + step)
+        theirs.grad = slope.clone()
+        optimizer.step()
+        run._update(value, slope, square, 0.03)
+    torch.testing.assert_close(value, theirs.detach())
+
+
+def test_the_prior_variance_stays_on_the_grid(problem: Problem) -> None:
+    recipe = bound_recipe("base", **SHORT, prior_log_std=5.0)
+    fit = optimise_posterior(problem.risk, problem.prior, recipe=recipe)
+    assert fit.posterior.prior_variance <= 0.1 * math.exp(-1 / 100) * (1 + 1e-12)
+    certify(problem.risk, fit.posterior, num_samples=3)
+
+
+def test_a_changed_basis_takes_variances_and_optimiser_along(problem: Problem) -> None:
+    run, other = session(problem), session(problem, carry="index")
+    for one in (run, other):
+        one._done = 2
+        one._squares[1].copy_(torch.arange(1.0, 40.0))
+        one._w.mul_(1.5).add_(0.1)
+    old, s, squares = run._exact, (2 * run._log_std).exp(), run._squares[1].clone()
+    kept = other._log_std.clone()
+    run._refresh()
+    other._refresh()
+    new = run._exact
+    assert float((new.layers[0].rotations[0] - old.layers[0].rotations[0]).abs().max()) > 1e-3
+    torch.testing.assert_close((2 * run._log_std).exp(), old.carry(s, new))
+    torch.testing.assert_close(run._squares[1], old.carry(squares, new))
+    assert torch.equal(other._log_std, kept)
+    assert torch.equal(other._squares[1], torch.arange(1.0, 40.0).double())
+    # The basis is that of the mean, not of the weights that training found.
+    fresh = run._risk.space.flatten(run._risk.parameters())
+    torch.testing.assert_close(fresh, run._w)
+
+
+@pytest.mark.parametrize("method", ["base", "appr", "iter", "iter-d", "iter-m"])
+def test_every_method_makes_the_bound_smaller(problem: Problem, method: str) -> None:
+    recipe = bound_recipe(method, epochs=40, batch_size=30, learning_rate=0.03, drop_every=30)
+    before = {name: t.clone() for name, t in problem.model.state_dict().items()}
+    fit = optimise_posterior(problem.risk, problem.prior, recipe=recipe)
+    assert float(fit.bound[-1]) < float(fit.bound[0]) - 0.1
+    assert float(fit.kl[-1]) == pytest.approx(float(fit.posterior.kl()), rel=1e-9)
+    assert fit.posterior.basis.orthonormality() < 1e-12
+    assert fit.status
+    assert len(list(fit.columns()["epoch"])) == 40
+    for name, tensor in problem.model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_curvature_gives_the_first_variances(problem: Problem) -> None:
+    run = session(problem, initial="curvature")
+    assert bool(((2 * run._log_std).exp() <= math.exp(-6.0) * (1 + 1e-12)).all())
+    top = int(run._exact.layers[0].eigenvalues.argmax())
+    low = int(run._exact.layers[0].eigenvalues.argmin())
+    assert float(run._log_std[top]) < float(run._log_std[low])
+
+
+def test_a_killed_optimisation_continues_with_the_same_bits(
+    problem: Problem, tmp_path: Path
+) -> None:
+    recipe = bound_recipe("iter", **SHORT)
+    whole = optimise_posterior(problem.risk, problem.prior, recipe=recipe, seed=3)
+
+    def stop(step: Progress) -> None:
+        if step.done == 3:
+            raise KeyboardInterrupt
+
+    settings = dict(recipe=recipe, seed=3, checkpoint=tmp_path / "c", checkpoint_every=1)
+    with pytest.raises(KeyboardInterrupt):
+        optimise_posterior(problem.risk, problem.prior, progress=stop, **settings)
+    seen: list[Progress] = []
+    resumed = optimise_posterior(problem.risk, problem.prior, progress=seen.append, **settings)
+    assert [step.done for step in seen] == [4, 5, 6]
+    assert f"bound about {float(resumed.bound[-1]):.4f}" in seen[-1].task
+    same(resumed, whole)
+    same(optimise_posterior(problem.risk, problem.prior, **settings), whole)
+    with pytest.raises(CheckpointError, match="seed: 3, now 4"):
+        optimise_posterior(problem.risk, problem.prior, **{**settings, "seed": 4})
+    plain, tensors = pack(whole)
+    same(unpack(plain, tensors), whole)
+
+
+def test_numbers_that_are_not_finite_stop_it_at_the_last_good_epoch(problem: Problem) -> None:
+    recipe = BoundRecipe(epochs=3, optimizer="sgd", learning_rate=1e200, batch_size=90)
+    with pytest.warns(ConvergenceWarning, match="in epoch 1 of 3"):
+        fit = optimise_posterior(problem.risk, problem.prior, recipe=recipe)
+    assert not fit.status
+    torch.testing.assert_close(
+        fit.posterior.means, problem.risk.space.flatten(problem.risk.parameters())
+    )
+
+
+def test_every_example_is_used_once_in_an_epoch(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor] = []
+    real = _Session._step
+
+    def spy(self: _Session, index: Tensor, rate: float) -> None:
+        seen.append(index)
+        real(self, index, rate)
+
+    monkeypatch.setattr(_Session, "_step", spy)
+    recipe = bound_recipe("base", epochs=2, batch_size=40)
+    optimise_posterior(problem.risk, problem.prior, recipe=recipe)
+    assert [len(index) for index in seen] == [40, 40, 10] * 2
+    first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
+    assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(90))
+    assert first.tolist() != second.tolist()
+
+
+class _Reads(TorchDispatchMode):
+    """Notices what would make the host wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero):
+            self.found.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("num_samples", [1, 2])
+def test_nothing_is_read_back_within_an_epoch(problem: Problem, num_samples: int) -> None:
+    run = session(problem, num_samples=num_samples)
+    with run._risk.evaluating(), _Reads() as reads:
+        run._run_epoch(0, 0.1)
+        assert reads.found == []
+        run._note([])
+        assert reads.found != []  # so much for the spy: here everything is read
+
+
+def test_one_output_and_two_are_the_same_problem() -> None:
+    draw = torch.Generator().manual_seed(2)
+    x = torch.randn(30, 3, generator=draw, dtype=torch.float64)
+    y = (x[:, 0] > 0.3).long()
+    z = torch.randn(2, 30, generator=draw, dtype=torch.float64)
+    one = Task(
+        EmpiricalRisk(nn.Linear(3, 1).double(), BinaryCrossEntropy(), (x, y[:, None].double()))
+    )
+    two = Task(EmpiricalRisk(nn.Linear(3, 2).double(), CrossEntropy(), (x, y)))
+    pair = torch.stack([torch.zeros_like(z), z], dim=2)
+    torch.testing.assert_close(one.loss(z[:, :, None], y), two.loss(pair, y))
+    assert torch.equal(one.wrong(z[:, :, None], y), two.wrong(pair, y))
+    # In bits, so that it is at least the error.
+    assert bool((one.loss(z[:, :, None], y) >= one.wrong(z[:, :, None], y).double().mean(1)).all())
+
+
+def test_a_two_class_network_with_one_output_can_be_optimised() -> None:
+    draw = torch.Generator().manual_seed(2)
+    x = torch.randn(60, 3, generator=draw)
+    y = (x[:, 0] > 0).float()[:, None]
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    prior = {name: t.clone() for name, t in model.state_dict().items()}
+    with torch.no_grad():
+        model[0].weight.add_(0.3)
+    risk = EmpiricalRisk(model, BinaryCrossEntropy(), (x, y))
+    fit = optimise_posterior(risk, prior, recipe=bound_recipe("iter-m", **SHORT))
+    assert fit.posterior.means.dtype == torch.float64
+    certify(risk, fit.posterior, num_samples=2).verify(risk)
+
+
+@pytest.mark.parametrize("what", ["regression", "weights", "ignored", "soft"])
+def test_other_problems_are_refused(what: str) -> None:
+    x = torch.randn(8, 2, dtype=torch.float64)
+    loss, y = CrossEntropy(), torch.arange(8) % 2
+    if what == "regression":
+        loss, y = SquaredError(), torch.zeros(8, 2, dtype=torch.float64)
+    elif what == "weights":
+        loss = CrossEntropy(class_weights=torch.tensor([1.0, 2.0]).double())
+    elif what == "ignored":
+        y = torch.where(y == 1, -100, 0)
+    else:
+        y = torch.full((8, 2), 0.5, dtype=torch.float64)
+    model = nn.Linear(2, 2).double()
+    risk = EmpiricalRisk(model, loss, (x, y))
+    other = {name: t + 1 for name, t in model.state_dict().items()}
+    with pytest.raises(UnsupportedModelError, match="A certificate"):
+        optimise_posterior(risk, other)
+
+
+def test_a_fitted_prior_is_refused_before_anything_runs(problem: Problem) -> None:
+    with pytest.raises(InvalidArgumentError, match="equals"):
+        optimise_posterior(problem.risk, problem.model.state_dict())
+
+
+def test_convolutions_are_turned_too() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 1, 5, 5, generator=draw)
+    y = (x[:, 0, :2].mean((1, 2)) > 0).long()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
+    case = trained(model, (x, y), steps=20)
+    recipe = bound_recipe("iter", **SHORT, num_samples=2)
+    fit = optimise_posterior(case.risk, case.prior, recipe=recipe)
+    assert [layer.kind for layer in fit.posterior.basis.layers] == ["kronecker"] * 2
+    assert math.isfinite(float(fit.bound[-1]))

@@ -1,0 +1,112 @@
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from eigenscape.bounds import NetworkCertificate
+from eigenscape.cli._subject import load_data, load_model
+from eigenscape.cli.bound import find_prior
+from eigenscape.errors import InvalidArgumentError
+from eigenscape.losses import CrossEntropy
+from eigenscape.report import read_run
+from eigenscape.risk import EmpiricalRisk
+from tests.cli.conftest import Cli
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+FAST = ("--epochs", "4", "--draws", "20", "--batch-size", "10")
+
+
+@pytest.fixture
+def files(cli: Cli) -> tuple[Path, Path]:
+    """Weights of net.py before and after something like a training."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).float()
+    save_file(model.state_dict(), "init.safetensors")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    save_file(model.state_dict(), "net.safetensors")
+    return Path("init.safetensors"), Path("net.safetensors")
+
+
+def test_a_network_of_ones_own_gets_a_certificate(cli: Cli, files: tuple[Path, Path]) -> None:
+    words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1])
+    result = cli(*words, "--prior", files[0], *FAST, "--prior-source", "other-data", "--out", "b")
+    assert result.exit_code == 0, result.output
+    found = read_run("b").record
+    assert isinstance(found, NetworkCertificate)
+    assert found.certificate.num_examples == 24
+    assert found.posterior.prior_source == "other data"
+    torch.testing.assert_close(
+        found.posterior.prior_means.float(),
+        torch.cat([load_file(files[0])[name].flatten() for name in found.posterior.names]).float(),
+    )
+    assert str(found.certificate.status) in result.stdout.replace("\n", " ")
+    data = load_data("net.py:data")
+    model = load_model("net.py:build", data)
+    risk = EmpiricalRisk(model, CrossEntropy(), data)
+    assert found.verify(risk).num_examples == 24
+
+
+def test_the_folder_of_a_training_has_both_weights(cli: Cli) -> None:
+    train = ("train", "one-hidden-4", "--data", "digits", "--epochs", "2", "--samples", "90")
+    assert cli(*train, "--keep-epochs", "0", "--out", "t").exit_code == 0
+    words = ("bound", "one-hidden-4", "--data", "digits", "--samples", "90", "-c", "t")
+    result = cli(*words, *FAST, "--method", "base", "--out", "b")
+    assert result.exit_code == 0, result.output
+    assert "90" in result.stdout
+    assert "not for one of them" in result.stdout
+
+
+def test_an_interrupted_bound_is_resumed(
+    cli: Cli, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eigenscape import bounds
+
+    words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1])
+    words = (*words, "--prior", files[0], *FAST, "--prior-source", "other-data")
+    real = bounds.certify
+
+    def stop(*args: object, **kwargs: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bounds, "certify", stop)
+    result = cli(*words, "--out", "b")
+    assert result.exit_code == 130
+    monkeypatch.setattr(bounds, "certify", real)
+    again = cli(*words, "--out", "b")
+    assert again.exit_code == 0, again.output
+    assert "Resuming" in again.output
+    assert cli(*words, "--out", "c").exit_code == 0
+    one, two = (read_run(name).record for name in ("b", "c"))
+    assert one.certificate.to_dict() == two.certificate.to_dict()
+
+
+@pytest.mark.parametrize("case", ["trained", "none"])
+def test_a_prior_from_before_training_is_asked_for(
+    cli: Cli, files: tuple[Path, Path], case: str
+) -> None:
+    words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1], *FAST)
+    given = ("--prior", files[1]) if case == "trained" else ()
+    result = cli(*words, *given, "--out", "b")
+    assert result.exit_code == 2
+    expected = "equals the model's trained weights" if given else "before the first step"
+    assert expected in " ".join(result.stderr.split())
+
+
+def test_a_training_that_kept_no_first_weights_is_refused(tmp_path: Path) -> None:
+    kept = tmp_path / "weights" / "seed-10"
+    kept.mkdir(parents=True)
+    (kept / "epoch-0003.safetensors").touch()
+    with pytest.raises(InvalidArgumentError, match="--keep-epochs 0"):
+        find_prior(None, tmp_path, None)
+    for seed in (2, 10):
+        folder = tmp_path / "weights" / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        (folder / "epoch-0000.safetensors").touch()
+    assert find_prior(None, tmp_path, None).parent.name == "seed-2"
+    assert find_prior(None, tmp_path, 10).parent.name == "seed-10"
+    named = tmp_path / "other.pt"
+    assert find_prior(named, tmp_path, None) == named

@@ -1,0 +1,65 @@
+import json
+
+import pytest
+import torch
+
+from eigenscape.cli._subject import load_data, load_model
+from eigenscape.losses import CrossEntropy
+from eigenscape.operators import GaussNewton, Hessian
+from eigenscape.report import read_run
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.stepsize import StepSize, best_step_size, loss_after
+from tests.cli.conftest import Cli
+
+WORDS = ("stepsize", "net.py:build", "--data", "net.py:data", "--dtype", "float64")
+
+
+def expected(matrix: type, steps: int) -> tuple[StepSize, EmpiricalRisk]:
+    data = load_data("net.py:data")
+    model = load_model("net.py:build", data).double()
+    risk = EmpiricalRisk(model, CrossEntropy(), data)
+    return best_step_size(matrix(risk), risk.gradient(), num_steps=steps), risk
+
+
+def test_it_prints_the_step_size_beside_the_usual_ones(cli: Cli) -> None:
+    result = cli(*WORDS, "--steps", 5, "--matrix", "gauss-newton")
+    assert result.exit_code == 0, result.output
+    assert "2/λ_max" in result.stdout
+    assert "for 5 steps" in result.stdout
+    assert "none but rounding" in result.stdout
+    assert "change of the loss" not in result.stdout
+
+
+@pytest.mark.parametrize(("name", "matrix"), [("hessian", Hessian), ("gauss-newton", GaussNewton)])
+def test_numbers_are_those_of_the_library(cli: Cli, name: str, matrix: type) -> None:
+    torch.manual_seed(0)
+    result = cli(*WORDS, "--steps", 3, "--matrix", name, "--check", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["num_steps"] == 3
+    torch.manual_seed(0)
+    ours, risk = expected(matrix, 3)
+    assert found["step_size"] == pytest.approx(ours.step_size, rel=1e-6)
+    assert found["stable"] == pytest.approx(ours.stable, rel=1e-6)
+    change = loss_after(risk, ours.step_size, num_steps=3) - risk.value()
+    assert found["measured"]["best for t steps"] == pytest.approx(change, rel=1e-5)
+
+
+def test_it_is_kept_and_checked(cli: Cli, no_pictures: None) -> None:
+    result = cli(*WORDS, "--steps", 4, "--check", "--out", "kept")
+    assert result.exit_code == 0, result.output
+    assert "change of the loss" in result.stdout
+    record = read_run("kept").record
+    assert isinstance(record, StepSize)
+    assert record.num_steps == 4
+
+
+def test_uncertain_answers_end_with_another_code(cli: Cli) -> None:
+    result = cli(*WORDS, "--steps", 60, "--products", 1)
+    assert result.exit_code == 1
+    assert "more products" in result.stdout
+
+
+def test_refusals(cli: Cli) -> None:
+    assert cli(*WORDS, "--steps", 0).exit_code == 2
+    assert cli("stepsize", "net.py:nothing", "--data", "net.py:data").exit_code == 2

@@ -1,0 +1,91 @@
+import pytest
+import torch
+
+from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError
+from eigenscape.representations import (
+    anchor_table,
+    embedding_diagnostics,
+    fit_anchors,
+    log_bulk_partitions,
+)
+
+
+def test_one_anchor_is_least_squares_without_intercept() -> None:
+    v, t = torch.randn(30, 4), torch.randn(30) + 5
+    fit = fit_anchors(v, t)
+    best = torch.linalg.lstsq(v, t.unsqueeze(1)).solution.squeeze(1)
+    torch.testing.assert_close(fit.anchors[0], best)
+    errors = v @ best - t
+    assert fit.mse == pytest.approx(errors.square().mean().item())
+    assert fit.max_error == pytest.approx(errors.abs().max().item())
+    assert fit.variance == pytest.approx(t.var(correction=0).item())
+
+
+def test_two_clusters_need_two_anchors() -> None:
+    v = torch.cat([torch.randn(200, 3), torch.ones(200, 1)], dim=1)
+    anchors = torch.tensor([[1.0, 0.5, -1.0, 40.0], [-0.5, 1.0, 0.3, -10.0]])
+    cluster = torch.arange(200) % 3 // 2  # unequal parts
+    t = (v * anchors[cluster]).sum(1) + 0.01 * torch.randn(200)
+    one, two = fit_anchors(v, t), fit_anchors(v, t, num_anchors=2)
+    assert one.mse > 100
+    assert two.mse < 2e-4
+    order = two.anchors[:, 3].argsort(descending=True)
+    torch.testing.assert_close(two.anchors[order], anchors, atol=0.01, rtol=0)
+    assert torch.equal(order.argsort()[two.assignment], cluster)
+    assert two.status
+
+
+def test_ridge_takes_singular_states() -> None:
+    v = torch.randn(30, 3)
+    flat, t = torch.cat([v, v[:, :1]], dim=1), v @ torch.tensor([1.0, 2.0, 3.0])
+    with pytest.raises(InvalidArgumentError, match="span fewer than their 4 dimensions"):
+        fit_anchors(flat, t)
+    assert fit_anchors(flat, t, ridge=1e-9).mse < 1e-12
+
+
+def test_table_is_a_fit_of_each_bulk() -> None:
+    v, words = torch.randn(40, 3), torch.randn(9, 3)
+    table = anchor_table(v, words, num_top=(0, 2, 100))
+    assert table.num_top == (0, 2)  # no more words than there are
+    targets = log_bulk_partitions(v, words, (0, 2))
+    for i in range(2):
+        fit = fit_anchors(v, targets[:, i])
+        assert table.mse[i] == pytest.approx(fit.mse)
+        assert table.mean[i] == pytest.approx(targets[:, i].mean().item())
+        assert table.variance[i] == pytest.approx(targets[:, i].var(correction=0).item())
+        torch.testing.assert_close(table.anchors[i], fit.anchors)
+    assert "left out" in str(table)
+
+
+def test_diagnostics() -> None:
+    words = torch.randn(12, 4) + 3.0
+    found = embedding_diagnostics(words, num_pairs=5000)
+    torch.testing.assert_close(found.singular_values, torch.linalg.svdvals(words))
+    torch.testing.assert_close(found.norms, words.norm(dim=1))
+    unit = words / words.norm(dim=1, keepdim=True)
+    off = (unit @ unit.T).masked_select(~torch.eye(12, dtype=torch.bool))
+    assert found.mean_cosine == pytest.approx(off.mean().item(), abs=0.02)
+    assert found.cosines.max() < 1 - 1e-9  # never a word with itself
+    assert 1 < found.effective_rank < 2  # a cone
+    flat = embedding_diagnostics(torch.eye(5))
+    assert flat.effective_rank == pytest.approx(5.0)
+
+
+def test_refusals() -> None:
+    v, t = torch.randn(9, 3), torch.randn(9)
+    with pytest.raises(InvalidArgumentError, match="fitted exactly"):
+        fit_anchors(v[:3], t[:3])
+    with pytest.raises(InvalidArgumentError, match="9 contexts for 3 anchors"):
+        fit_anchors(v, t, num_anchors=3)
+    with pytest.raises(ShapeError, match="one length; got 9 and 8"):
+        fit_anchors(v, t[:8])
+    with pytest.raises(NonFiniteError, match="targets"):
+        fit_anchors(v, t / 0.0)
+    with pytest.raises(InvalidArgumentError, match="ridge"):
+        fit_anchors(v, t, ridge=-1.0)
+    with pytest.raises(InvalidArgumentError, match="vocabulary, 5"):
+        anchor_table(v, torch.randn(5, 3), num_top=(5,))
+    with pytest.raises(ShapeError, match="4 columns"):
+        anchor_table(v, torch.randn(5, 4))
+    with pytest.raises(InvalidArgumentError, match="at least 2"):
+        embedding_diagnostics(v[:1])

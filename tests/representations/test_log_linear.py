@@ -1,0 +1,86 @@
+import pytest
+import torch
+
+from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError
+from eigenscape.representations import (
+    LogLinear,
+    anchored_scores,
+    log_bulk_partitions,
+    lowered_word_divergence,
+    word_divergences,
+)
+
+
+@pytest.fixture
+def model() -> LogLinear:
+    return LogLinear(torch.randn(7, 3), torch.randn(11, 3))
+
+
+def test_probabilities_are_those_of_the_definition(model: LogLinear) -> None:
+    weights = torch.exp(model.states @ model.embedding.T)
+    torch.testing.assert_close(
+        model.log_probabilities().exp(), weights / weights.sum(1, keepdim=True)
+    )
+
+
+def test_lowering_one_word_costs_little(model: LogLinear) -> None:
+    """Theorem 3.3.1, exactly."""
+    s, word, c = 4.0, 5, torch.randn(11)
+    student = model.with_word_lowered(word, s)
+    torch.testing.assert_close(student.logits() @ c, model.logits() @ c - s * c[word])
+    p = model.log_probabilities()[:, word].exp()
+    found = word_divergences(model, student)
+    torch.testing.assert_close(found, lowered_word_divergence(p, s), atol=1e-14, rtol=1e-12)
+    assert (found < s * p).all()
+    assert (found > 0).all()
+
+
+def test_shifting_all_logits_costs_nothing_and_blinds_the_task(model: LogLinear) -> None:
+    """Theorem 3.3.2, exactly."""
+    a, b = torch.randn(4), torch.randn(4)
+    drop = float(b.min() - model.logits().max()) - 0.1
+    student = model.with_logits_shifted(drop)
+    torch.testing.assert_close(word_divergences(model, student), torch.zeros(7))
+    assert (anchored_scores(student, torch.zeros(4), a, b) == 0).all()
+    assert anchored_scores(model, torch.zeros(3), a, b).abs().max() > 0.1
+
+
+def test_bulk_leaves_the_most_probable_out(
+    model: LogLinear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = log_bulk_partitions(model.states, model.embedding, (0, 3, 10))
+    for row, z in zip(found, model.logits(), strict=True):
+        for value, size in zip(row, (0, 3, 10), strict=True):
+            kept = sorted(z.tolist(), reverse=True)[size:]
+            torch.testing.assert_close(value, torch.tensor(kept).logsumexp(0))
+    monkeypatch.setattr("eigenscape.representations.log_linear._LOGITS", 22)  # two at a time
+    torch.testing.assert_close(
+        log_bulk_partitions(model.states, model.embedding, (0, 3, 10)), found
+    )
+
+
+def test_large_logits_do_not_overflow() -> None:
+    found = log_bulk_partitions(torch.tensor([[1000.0]]).float(), torch.ones(4, 1).float(), (0,))
+    torch.testing.assert_close(found, torch.tensor([[1000.0]]) + torch.log(torch.tensor(4.0)))
+
+
+def test_refusals(model: LogLinear) -> None:
+    other = LogLinear(model.states, model.embedding[:10])
+    with pytest.raises(ShapeError, match="one vocabulary; got 11 and 10 words"):
+        word_divergences(model, other)
+    with pytest.raises(ShapeError, match="same contexts; got 7 and 6"):
+        word_divergences(model, LogLinear(model.states[:6], model.embedding))
+    with pytest.raises(ShapeError, match="3 columns"):
+        LogLinear(model.states[:, :2], model.embedding)
+    with pytest.raises(ShapeError, match="dtype"):
+        LogLinear(model.states.float(), model.embedding)
+    with pytest.raises(NonFiniteError, match="states"):
+        LogLinear(model.states / 0.0, model.embedding)
+    with pytest.raises(InvalidArgumentError, match="from 0 to 10; got 11"):
+        log_bulk_partitions(model.states, model.embedding, (11,))
+    with pytest.raises(InvalidArgumentError, match="one size or more"):
+        log_bulk_partitions(model.states, model.embedding, ())
+    with pytest.raises(InvalidArgumentError, match="from 0 to 10"):
+        model.with_word_lowered(11, 1.0)
+    with pytest.raises(InvalidArgumentError, match="not be negative"):
+        lowered_word_divergence(torch.tensor(0.1), -1.0)
