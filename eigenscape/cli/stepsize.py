@@ -1,0 +1,154 @@
+"""`eigenscape stepsize`: the step size that the curvature of your network asks for."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from eigenscape.cli._analysis import save
+from eigenscape.cli._progress import Watch
+from eigenscape.cli._screen import Screen
+from eigenscape.cli._verb import NOT_CONVERGED, AsJson, DataDir, Debug, Quiet, Seed
+from eigenscape.cli.analyze import (
+    DataName,
+    Device,
+    Init,
+    LossName,
+    ModelName,
+    Overwrite,
+    Samples,
+    Split,
+    find,
+)
+
+if TYPE_CHECKING:
+    from eigenscape.risk import EmpiricalRisk
+    from eigenscape.stepsize import StepSize
+
+# What `find` asks for and this verb does not offer.
+_NOT_ASKED = {"params": None, "batch_size": None, "weights_seed": None}
+
+
+def stepsize(
+    ctx: typer.Context,
+    model: ModelName,
+    data: DataName,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            "-c",
+            help="Weights: .safetensors, .pt or .pth, or the folder of a training run.",
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="How many steps lie ahead, t.", min=1)] = 20,
+    products: Annotated[
+        int | None,
+        typer.Option(help="Hessian products to spend; t of them are exact [default: t, 20 to 40]."),
+    ] = None,
+    matrix: Annotated[
+        Literal["hessian", "gauss-newton"],
+        typer.Option(help="The curvature of the model; gauss-newton has no negative part."),
+    ] = "hessian",
+    check: Annotated[
+        bool, typer.Option("--check", help="Also take the steps, and say what the loss does.")
+    ] = False,
+    loss: LossName = None,
+    split: Split = "train",
+    data_dir: DataDir = None,
+    samples: Samples = None,
+    init: Init = "pytorch",
+    device: Device = "auto",
+    dtype: Annotated[
+        Literal["float32", "float64"] | None,
+        typer.Option(help="Precision [default: the model's own, at least float32]."),
+    ] = None,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to keep the result in.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Find the step size that lowers the loss most in the next t steps, beside 2/λ_max.
+
+    It is that of full-batch gradient descent on the local quadratic model, from a few products with
+    the Hessian. Far from where the network stands the model no longer holds; `--check` shows.
+
+    Examples:
+      eigenscape stepsize my_net.py:build --data my_net.py:loader -c net.safetensors --steps 20
+      eigenscape stepsize F-32^2 --data digits --steps 50 --check
+
+    Raises:
+        Exit: If there is no such step size, or it is not yet certain.
+    """
+    import json
+
+    from eigenscape.cli._subject import choose_device
+    from eigenscape.distributed import join
+
+    screen = Screen(quiet=quiet or as_json)
+    settings = {"verb": "stepsize", **_NOT_ASKED} | {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in ctx.params.items()
+        if name not in ("ctx", "out", "overwrite", "as_json", "quiet", "debug")
+    }
+    with join(device=choose_device(device)) as ranks:
+        risk, _ = find(screen, settings, ranks)
+    found = _compute(screen, settings, risk)
+    measured = _measure(screen, found, risk) if check and found.status else {}
+    if out is not None:
+        save(screen, found, out, settings, overwrite=overwrite)
+    if as_json:
+        facts = {name: value for name, value in found.to_dict().items() if name != "status"}
+        screen.result(json.dumps(facts | {"measured": measured, "status": str(found.status)}))
+    else:
+        _tell(screen, found, measured)
+    if not found.status:
+        raise typer.Exit(NOT_CONVERGED)
+
+
+def _compute(screen: Screen, settings: dict[str, Any], risk: "EmpiricalRisk") -> "StepSize":
+    from eigenscape.operators import GaussNewton, Hessian
+    from eigenscape.stepsize import best_step_size
+
+    kind = Hessian if settings["matrix"] == "hessian" else GaussNewton
+    with Watch(screen, "multiplying by the curvature") as watch:
+        return best_step_size(
+            kind(risk),
+            risk.gradient(),
+            num_steps=settings["steps"],
+            num_products=settings["products"],
+            progress=watch,
+        )
+
+
+def _measure(screen: Screen, found: "StepSize", risk: "EmpiricalRisk") -> dict[str, float]:
+    """Take the steps on the network itself, and return by how much the loss changed."""
+    from eigenscape.stepsize import loss_after
+
+    with Watch(screen, "taking the steps"):
+        before = risk.value()
+        return {
+            name: loss_after(risk, size, num_steps=found.num_steps) - before
+            for name, size in zip(*list(found.columns().values())[:2], strict=True)
+        }
+
+
+def _tell(screen: Screen, found: "StepSize", measured: dict[str, float]) -> None:
+    """Print the step size beside the usual ones, and how certain all of it is."""
+    columns = dict(found.columns())
+    if measured:
+        columns["change of the loss"] = list(measured.values())
+    screen.table(columns, title=f"In {found.num_steps} steps of gradient descent")
+    screen.facts(
+        {
+            "λ_max": f"{found.largest:.5g}, residual {found.largest_residual:.1e}, as seen from the"
+            " gradient",
+            "error of η*": "none but rounding" if found.error == 0 else f"about {found.error:.2g}",
+            "products": found.num_products,
+        }
+    )
+    screen.result(str(found.status))

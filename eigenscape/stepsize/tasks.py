@@ -1,0 +1,354 @@
+"""Least-squares tasks whose step size is learned: on their training loss, or on other samples.
+
+Letters as in chapter 5 of the thesis: w* a unit vector in d dimensions, x ~ N(0, I),
+y = ⟨w*, x⟩ + ξ with noise σ; n samples of a task, X (n, d) and H = XᵀX/n with eigenvalues λ_i;
+w_t after t steps of size η from 0 on the mean of ½(y − ⟨w, x⟩)². b tasks, k step sizes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import InvalidArgumentError, ShapeError, require_count, require_positive
+from eigenscape.stepsize._checks import require_finite, step_sizes_of
+
+TRUNCATION = 40.0
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """Some tasks with their samples.
+
+    Attributes:
+        inputs: X (b, n, d).
+        targets: y (b, n).
+        truths: w* (b, d).
+        noise: σ.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    truths: Tensor
+    noise: float
+
+    def split(self, first: int) -> tuple["Tasks", "Tasks"]:
+        """Return the same tasks with their first samples, and with the others.
+
+        Args:
+            first: How many samples go to the first part.
+
+        Returns:
+            Both parts.
+
+        Raises:
+            InvalidArgumentError: If a part would be empty.
+        """
+        require_count(first, "Tasks.split(first)", at_most=self.inputs.shape[1] - 1)
+        return (
+            Tasks(self.inputs[:, :first], self.targets[:, :first], self.truths, self.noise),
+            Tasks(self.inputs[:, first:], self.targets[:, first:], self.truths, self.noise),
+        )
+
+
+def draw_tasks(
+    num_tasks: int,
+    num_samples: int,
+    dimension: int,
+    *,
+    noise: float,
+    seed: int = 0,
+    first: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+) -> Tasks:
+    """Draw tasks; each has its own random numbers, so that portions of them are the same tasks.
+
+    Args:
+        num_tasks: b.
+        num_samples: n.
+        dimension: d.
+        noise: σ; may be 0.
+        seed: Fixes them.
+        first: Number of the first task.
+        dtype: Precision.
+        device: Where they shall be.
+
+    Returns:
+        The tasks.
+
+    Raises:
+        InvalidArgumentError: If a number is out of range.
+
+    Examples:
+        >>> tasks = draw_tasks(2, 5, 3, noise=0.0)
+        >>> torch.allclose(tasks.targets, (tasks.inputs @ tasks.truths[..., None])[..., 0])
+        True
+    """
+    call = "draw_tasks"
+    b = require_count(num_tasks, f"{call}(num_tasks)")
+    n = require_count(num_samples, f"{call}(num_samples)")
+    d = require_count(dimension, f"{call}(dimension)")
+    sigma = 0.0 if noise == 0 else require_positive(noise, f"{call}(noise=...)")
+    parts = []
+    for task in range(first, first + b):
+        draw = torch.Generator().manual_seed(1_000_003 * seed + task)
+        truth = torch.randn(d, generator=draw, dtype=dtype)
+        errors = torch.randn(n, generator=draw, dtype=dtype)
+        parts.append((truth / truth.norm(), errors, torch.randn(n, d, generator=draw, dtype=dtype)))
+    truths, errors, X = (torch.stack(part).to(device) for part in zip(*parts, strict=True))
+    clean = torch.bmm(X, truths[..., None])[..., 0]
+    return Tasks(X, clean + sigma * errors, truths, sigma)
+
+
+def descend(
+    tasks: Tasks,
+    step_sizes: float | Tensor,
+    *,
+    num_steps: int,
+    limit: float | None = None,
+    samples: Tensor | None = None,
+) -> Tensor:
+    """Run gradient descent on every task with every step size at once.
+
+    Cost: t products with X and Xᵀ for each task, however many the step sizes.
+
+    A run whose weights grow to `limit` is frozen there, as `limit` times a fixed unit vector: the
+    thesis's way to say that its loss is high.
+
+    Args:
+        tasks: What to fit.
+        step_sizes: η, one or (k,).
+        num_steps: t.
+        limit: Largest ‖w‖; 40σ by default, or 40 where σ is 0.
+        samples: For stochastic gradient descent, the sample of each step (b, t), the same for all
+            step sizes; see `draw_samples`. All samples by default.
+
+    Returns:
+        w_t (b, d, k).
+
+    Raises:
+        ShapeError: If the samples do not fit.
+        InvalidArgumentError: If a number is out of range.
+
+    Examples:
+        >>> one = torch.ones(1, 1, 1)
+        >>> tasks = Tasks(one, one[0], one[0], 0.0)
+        >>> descend(tasks, torch.tensor([0.5, 50.0]), num_steps=2).tolist()  # 1 − (1 − η)²; frozen
+        [[[0.75, 40.0]]]
+    """
+    call = "descend"
+    b, n, d = tasks.inputs.shape
+    eta = step_sizes_of(step_sizes, f"{call}(step_sizes)").to(tasks.inputs)
+    t = require_count(num_steps, f"{call}(num_steps=...)")
+    if limit is None:
+        limit = TRUNCATION * (tasks.noise or 1.0)
+    require_positive(limit, f"{call}(limit=...)")
+    if samples is None:
+        basis, T, length = _krylov(tasks, min(t, n, d))
+        target = torch.zeros_like(T[:, :, :1])
+        target[:, 0, 0] = length
+        here, frozen = _iterate(lambda a, _: torch.bmm(T, a) - target, target * eta, t, eta, limit)
+        w = torch.bmm(basis.mT, here)
+    else:
+        if tuple(samples.shape) != (b, t):
+            raise ShapeError(f"`{call}(samples=...)` must be {(b, t)}; got {tuple(samples.shape)}.")
+        rows, chosen = torch.arange(b, device=eta.device), samples.to(eta.device)
+
+        def slope(w: Tensor, step: int) -> Tensor:
+            x = tasks.inputs[rows, chosen[:, step]][:, None]
+            return x.mT * (torch.bmm(x, w) - tasks.targets[rows, chosen[:, step]][:, None, None])
+
+        w, frozen = _iterate(slope, eta.new_zeros(b, d, len(eta)), t, eta, limit)
+    far = torch.zeros_like(w)
+    far[:, 0] = limit
+    return torch.where(frozen, far, w)
+
+
+def _krylov(tasks: Tasks, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a basis V (b, m, d) of what m steps can reach, T = V H Vᵀ (b, m, m) and ‖Xᵀy/n‖.
+
+    Gradient descent from 0 never leaves the Krylov space of Xᵀy, whatever the step size: t products
+    serve all of them, and the steps themselves are taken in t dimensions.
+    """
+    X, n = tasks.inputs, tasks.inputs.shape[1]
+    v = torch.bmm(X.mT, tasks.targets[..., None]) / n
+    length = v.norm(dim=1, keepdim=True)
+    V = X.new_zeros(len(X), size, X.shape[2])
+    T = X.new_zeros(len(X), size, size)
+    v = v / torch.where(length > 0, length, 1.0)
+    scale = torch.zeros_like(length)
+    for j in range(size):
+        V[:, j] = v[..., 0]
+        w = torch.bmm(X.mT, torch.bmm(X, v)) / n
+        for _ in range(2):  # twice, so that rounding of the first pass goes too
+            along = torch.bmm(V[:, : j + 1], w)
+            T[:, : j + 1, j] += along[..., 0]
+            w = w - torch.bmm(V[:, : j + 1].mT, along)
+        beta = w.norm(dim=1, keepdim=True)
+        scale = torch.maximum(scale, T[:, j, j, None, None].abs() + beta)
+        alive = beta > 10 * torch.finfo(X.dtype).eps * scale  # else the space is exhausted
+        v = torch.where(alive, w / torch.where(alive, beta, 1.0), 0.0)
+        if j + 1 < size:
+            T[:, j + 1, j] = torch.where(alive, beta, 0.0)[:, 0, 0]
+    return V, T, length[:, 0, 0]
+
+
+def _iterate(
+    slope: Callable[[Tensor, int], Tensor], like: Tensor, t: int, eta: Tensor, limit: float
+) -> tuple[Tensor, Tensor]:
+    """Take t steps from 0; return where they end, and which runs (b, 1, k) grew to the limit."""
+    w = torch.zeros_like(like)
+    frozen = torch.zeros_like(w[:, :1], dtype=torch.bool)
+    for step in range(t):
+        w = w - eta * slope(w, step)
+        frozen |= w.norm(dim=1, keepdim=True) >= limit
+        w = torch.where(frozen, 0.0, w)
+    return w, frozen
+
+
+def draw_samples(num_tasks: int, num_samples: int, num_steps: int, *, seed: int = 0) -> Tensor:
+    """Draw which sample each step of stochastic gradient descent uses, uniformly.
+
+    Args:
+        num_tasks: b.
+        num_samples: n.
+        num_steps: t.
+        seed: Fixes them.
+
+    Returns:
+        Numbers (b, t) from 0 to n − 1.
+
+    Raises:
+        InvalidArgumentError: If a number is below 1.
+
+    Examples:
+        >>> draw_samples(2, 1, 3).tolist()
+        [[0, 0, 0], [0, 0, 0]]
+    """
+    b = require_count(num_tasks, "draw_samples(num_tasks)")
+    n = require_count(num_samples, "draw_samples(num_samples)")
+    t = require_count(num_steps, "draw_samples(num_steps)")
+    return torch.randint(n, (b, t), generator=torch.Generator().manual_seed(seed))
+
+
+def task_losses(tasks: Tasks, weights: Tensor) -> Tensor:
+    """Return the mean of ½(y − ⟨w, x⟩)² over the samples of each task.
+
+    Args:
+        tasks: The samples, those of training or others.
+        weights: w (b, d, k).
+
+    Returns:
+        The losses (b, k).
+
+    Raises:
+        ShapeError: If the weights do not fit.
+
+    Examples:
+        >>> one = torch.ones(1, 1, 1)
+        >>> task_losses(Tasks(one, one[0], one[0], 0.0), 3 * one).tolist()
+        [[2.0]]
+    """
+    w = require_finite(weights, "task_losses(weights)", ndim=3)
+    if w.shape[:2] != tasks.truths.shape:
+        raise ShapeError(
+            f"`task_losses(weights)` must be {tuple(tasks.truths.shape)} and step sizes; got "
+            f"{tuple(w.shape)}."
+        )
+    residual = torch.bmm(tasks.inputs, w) - tasks.targets[..., None]
+    return 0.5 * residual.square().mean(1)
+
+
+def squared_distances(tasks: Tasks, weights: Tensor) -> Tensor:
+    """Return ‖w − w*‖² (b, k); half of it and σ²/2 are the expected loss on a new sample.
+
+    Args:
+        tasks: The tasks.
+        weights: w (b, d, k).
+
+    Returns:
+        The squared distances.
+
+    Examples:
+        >>> one = torch.ones(1, 1, 1)
+        >>> squared_distances(Tasks(one, one[0], one[0], 0.0), 3 * one).tolist()
+        [[4.0]]
+    """
+    return (weights - tasks.truths[..., None]).square().sum(1)
+
+
+def expected_distance(
+    eigenvalues: Tensor, *, dimension: int, noise: float, step_size: float, num_steps: int
+) -> float:
+    """Return E‖w_t − w*‖² over w* and noise, given the spectra of some tasks, in closed form.
+
+    With r = min(n, d) eigenvalues that are not zero it is
+    1 − r/d + (1/d) Σ (1 − ηλ)^(2t) + (σ²/n) Σ (1 − (1 − ηλ)^t)²/λ, averaged over the tasks. No run
+    is truncated.
+
+    Args:
+        eigenvalues: λ (b, n): those of XXᵀ/n for each task, zeros where n > d.
+        dimension: d.
+        noise: σ.
+        step_size: η.
+        num_steps: t.
+
+    Returns:
+        The mean over the tasks.
+
+    Raises:
+        InvalidArgumentError: If a number is out of range.
+
+    Examples:
+        >>> lam = torch.tensor([[2.0]])  # n = 1, d = 2; η = 1/λ: all signal and all noise
+        >>> expected_distance(lam, dimension=2, noise=3.0, step_size=0.5, num_steps=4)
+        5.0
+    """
+    call = "expected_distance"
+    lam = require_finite(eigenvalues, f"{call}(eigenvalues)", ndim=2).double()
+    d = require_count(dimension, f"{call}(dimension=...)")
+    t = require_count(num_steps, f"{call}(num_steps=...)")
+    eta = require_positive(step_size, f"{call}(step_size=...)")
+    n = lam.shape[1]
+    lam = lam.sort(1, descending=True).values[:, : min(n, d)]
+    if bool((lam <= 0).any()):
+        raise InvalidArgumentError(
+            f"`{call}(eigenvalues)` must have min(n, d) = {lam.shape[1]} positive ones in each row:"
+            " the design is singular."
+        )
+    left = (1 - eta * lam) ** t
+    fitted = noise**2 / n * ((1 - left).square() / lam).sum(1)
+    return float((1 - lam.shape[1] / d + left.square().sum(1) / d + fitted).mean())
+
+
+def limit_distance(num_samples: int, dimension: int, *, noise: float) -> float:
+    """Return E‖w_∞ − w*‖² of least squares from 0, over inputs, w* and noise.
+
+    1 − n/d + σ² n/(d − n − 1) with fewer samples than dimensions, σ² d/(n − d − 1) with more;
+    infinite where the two differ by one or none.
+
+    Args:
+        num_samples: n.
+        dimension: d.
+        noise: σ.
+
+    Returns:
+        The limit for t → ∞ of any step size below 2/λ_max.
+
+    Raises:
+        InvalidArgumentError: If a number is below 1.
+
+    Examples:
+        >>> limit_distance(2, 4, noise=3.0)  # ½ + 9 · 2/1
+        18.5
+        >>> limit_distance(7, 4, noise=1.0)  # 4/2
+        2.0
+    """
+    n = require_count(num_samples, "limit_distance(num_samples)")
+    d = require_count(dimension, "limit_distance(dimension)")
+    free = abs(n - d) - 1
+    if free <= 0:
+        return float("inf") if noise else max(1 - n / d, 0.0)
+    return 1 - n / d + noise**2 * n / free if n < d else noise**2 * d / free

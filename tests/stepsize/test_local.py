@@ -1,0 +1,170 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from eigenscape.errors import (
+    ConvergenceWarning,
+    InvalidArgumentError,
+    NonFiniteError,
+    ShapeError,
+    WrongTypeError,
+)
+from eigenscape.losses import CrossEntropy, SquaredError
+from eigenscape.operators import Dense, GaussNewton, Hessian
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.stepsize import (
+    Quadratic,
+    best_step_size,
+    loss_after,
+    optimal_step_size,
+    random_quadratic,
+)
+
+
+def model_change(H: torch.Tensor, g: torch.Tensor, eta: float, t: int) -> float:
+    """gᵀδ + ½ δᵀHδ, by taking the steps."""
+    delta = torch.zeros_like(g)
+    for _ in range(t):
+        delta = delta - eta * (g + H @ delta)
+    return float(g @ delta + 0.5 * delta @ H @ delta)
+
+
+@pytest.mark.parametrize("t", [1, 2, 5, 12])
+def test_as_many_products_as_steps_are_exact(t: int) -> None:
+    H, w = random_quadratic(15)
+    found = best_step_size(Dense(H), H @ w, num_steps=t, num_products=t)
+    assert found.num_products == t
+    assert found.error == 0
+    best = optimal_step_size(Quadratic.of(H, w), num_steps=t)
+    assert found.step_size == pytest.approx(best, rel=1e-9)
+    assert found.change == pytest.approx(model_change(H, H @ w, best, t), rel=1e-8)
+    other = float(found.change_after(0.3 * best))
+    assert other == pytest.approx(model_change(H, H @ w, 0.3 * best, t), rel=1e-8)
+    assert found.change <= found.stable_change
+    assert float(found.weights.sum()) == pytest.approx(float((H @ w).square().sum()))
+
+
+def test_one_step_is_the_line_search() -> None:
+    H, w = random_quadratic(6)
+    g = H @ w
+    found = best_step_size(Dense(H), g, num_steps=1)
+    assert found.step_size == pytest.approx(float(g @ g / (g @ H @ g)))
+    assert found.change < found.stable_change
+    assert found.stable == pytest.approx(2 / float(torch.linalg.eigvalsh(H)[-1]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_products_come_with_an_error_that_is_not_too_small(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    Q = torch.linalg.qr(torch.randn(120, 120, generator=draw)).Q
+    values = torch.cat([torch.tensor([5.0, 3.0, 2.5]), torch.logspace(-4, 0, 117)])
+    H = (Q * values) @ Q.T
+    H = (H + H.T) / 2
+    w = torch.randn(120, generator=draw)
+    found = best_step_size(Dense(H), H @ w, num_steps=300, num_products=12)
+    assert found.num_products == 12
+    best = optimal_step_size(Quadratic.of(H, w), num_steps=300)
+    assert abs(found.step_size - best) <= found.error + 1e-3 * best
+    assert found.error < 0.1 * best
+    assert found.stable == pytest.approx(2 / 5.0, rel=1e-4)
+    assert abs(found.largest - 5.0) <= found.largest_residual
+
+
+def test_flat_directions_are_no_trouble() -> None:
+    H = Dense(torch.diag(torch.tensor([2.0, 1.0, 0.0])))
+    g = torch.tensor([1.0, 1.0, 0.5])
+    found = best_step_size(H, g, num_steps=4)
+    eta = torch.linspace(0.01, 1.2, 4000)
+    best = eta[found.change_after(eta).argmin()]
+    assert found.step_size == pytest.approx(float(best), abs=1e-3)
+    expected = model_change(H.to_dense(), g, found.step_size, 4)
+    assert found.change == pytest.approx(expected)
+
+
+def test_negative_curvature_is_told() -> None:
+    H = Dense(torch.diag(torch.tensor([4.0, 1.0, -0.1])))
+    g = torch.tensor([1.0, 1.0, 0.5])
+    found = best_step_size(H, g, num_steps=3)
+    assert "negative curvature" in found.status.text
+    eta = torch.linspace(0.001, found.step_size * 1.01, 3000)
+    values = found.change_after(eta)
+    assert float(eta[values.argmin()]) == pytest.approx(found.step_size, rel=1e-3)
+    H = Dense(torch.diag(torch.tensor([0.1, -3.0])))
+    with pytest.warns(ConvergenceWarning, match="without end"):
+        lost = best_step_size(H, torch.ones(2), num_steps=3)
+    assert math.isnan(lost.step_size)
+    assert math.isnan(lost.change)
+    with pytest.warns(ConvergenceWarning, match="without end"):
+        down = best_step_size(Dense(-torch.eye(2)), torch.ones(2), num_steps=2)
+    assert math.isinf(down.stable)
+
+
+def test_too_few_products_warn() -> None:
+    H, w = random_quadratic(30)
+    with pytest.warns(ConvergenceWarning, match="more products"):
+        best_step_size(Dense(H), H @ w, num_steps=50, num_products=1)
+
+
+def test_a_linear_network_does_what_the_model_says() -> None:
+    model = nn.Linear(5, 2)
+    x, y = torch.randn(30, 5), torch.randn(30, 2)
+    risk = EmpiricalRisk(model, SquaredError(), (x, y))
+    found = best_step_size(Hessian(risk), risk.gradient(), num_steps=6)
+    before = risk.value()
+    for _ in range(6):
+        step = risk.space.unflatten(risk.gradient())
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter -= found.step_size * step[name]
+    assert risk.value() - before == pytest.approx(found.change, rel=1e-8)
+
+
+def test_a_network_with_its_hessian_and_gauss_newton() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    risk = EmpiricalRisk(model, CrossEntropy(), (torch.randn(40, 4), torch.arange(40) % 3))
+    g = risk.gradient()
+    for operator in (Hessian(risk), GaussNewton(risk)):
+        found = best_step_size(operator, g, num_steps=8)
+        dense = operator.to_dense()
+        expected = model_change(dense, g, found.step_size, 8)
+        assert found.change == pytest.approx(expected, rel=1e-6)
+        values = torch.linalg.eigvalsh(dense)
+        assert found.largest <= float(values[-1]) + 1e-9
+        assert found.largest == pytest.approx(float(values[-1]), rel=0.05)
+    assert found.smallest > -1e-12
+    table = found.to_frame()
+    assert list(table["η"]) == [found.step_size, found.stable / 2, found.stable]
+
+
+def test_refusals() -> None:
+    H = Dense(torch.eye(3))
+    with pytest.raises(ShapeError, match=r"\(3,\)"):
+        best_step_size(H, torch.ones(2), num_steps=1)
+    with pytest.raises(InvalidArgumentError, match="zero"):
+        best_step_size(H, torch.zeros(3), num_steps=1)
+    with pytest.raises(NonFiniteError):
+        best_step_size(H, torch.tensor([1.0, math.nan, 1.0]), num_steps=1)
+    with pytest.raises(InvalidArgumentError, match="num_steps"):
+        best_step_size(H, torch.ones(3), num_steps=0)
+    with pytest.raises(WrongTypeError):
+        best_step_size(torch.eye(3), torch.ones(3), num_steps=1)
+
+
+def test_steps_on_the_network_are_taken_back() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    data = (torch.randn(20, 4), torch.arange(20) % 3)
+    risk = EmpiricalRisk(model, CrossEntropy(), data)
+    before = [p.detach().clone() for p in model.parameters()]
+    found = loss_after(risk, 0.3, num_steps=4)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.3)
+    for _ in range(4):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(data[0]), data[1]).backward()
+        optimiser.step()
+    loss = nn.functional.cross_entropy(model(data[0]), data[1]).detach()
+    assert found == pytest.approx(float(loss))
+    linear = EmpiricalRisk(nn.Linear(4, 1), SquaredError(), (data[0], torch.ones(20, 1)))
+    assert math.isinf(loss_after(linear, 1e200, num_steps=9))
