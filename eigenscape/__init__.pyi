@@ -6,10 +6,15 @@ from eigenscape import models as models
 from eigenscape import train as train
 from eigenscape.analyses import Analysis as Analysis
 from eigenscape.analyses import Budget as Budget
+from eigenscape.analyses import adam_diagonal as adam_diagonal
 from eigenscape.analyses import analyze as analyze
+from eigenscape.analyses import attribution as attribution
 from eigenscape.analyses import autocorrelation as autocorrelation
 from eigenscape.analyses import autocorrelations as autocorrelations
 from eigenscape.analyses import backpropagated_errors as backpropagated_errors
+from eigenscape.analyses import block_preconditioning as block_preconditioning
+from eigenscape.analyses import block_spectra as block_spectra
+from eigenscape.analyses import block_structure as block_structure
 from eigenscape.analyses import class_structure as class_structure
 from eigenscape.analyses import eigenspace_overlap as eigenspace_overlap
 from eigenscape.analyses import eigenvector_correspondence as eigenvector_correspondence
@@ -28,6 +33,10 @@ from eigenscape.analyses import output_space_overlap as output_space_overlap
 from eigenscape.analyses import overlap_prediction as overlap_prediction
 from eigenscape.analyses import plan_analysis as plan_analysis
 from eigenscape.analyses import point as point
+from eigenscape.analyses import power_tail as power_tail
+from eigenscape.analyses import separation as separation
+from eigenscape.analyses import squared_block_norms as squared_block_norms
+from eigenscape.analyses import stripes as stripes
 from eigenscape.knockout import projection_knockout as projection_knockout
 from eigenscape.knockout import subtraction_knockout as subtraction_knockout
 from eigenscape.linalg import Hutchinson as Hutchinson

@@ -44,12 +44,12 @@ def stepsize(
     steps: Annotated[int, typer.Option(help="How many steps lie ahead, t.", min=1)] = 20,
     products: Annotated[
         int | None,
-        typer.Option(help="Hessian products to spend; t of them are exact [default: t, 20 to 40]."),
+        typer.Option(help="Products to spend; t of them are exact [default: t, 20 to 40]."),
     ] = None,
     matrix: Annotated[
         Literal["hessian", "gauss-newton"],
-        typer.Option(help="The curvature of the model; gauss-newton has no negative part."),
-    ] = "hessian",
+        typer.Option(help="The curvature of the model; the Hessian may have a negative part."),
+    ] = "gauss-newton",
     check: Annotated[
         bool, typer.Option("--check", help="Also take the steps, and say what the loss does.")
     ] = False,
@@ -75,7 +75,8 @@ def stepsize(
     """Find the step size that lowers the loss most in the next t steps, beside 2/λ_max.
 
     It is that of full-batch gradient descent on the local quadratic model, from a few products with
-    the Hessian. Far from where the network stands the model no longer holds; `--check` shows.
+    the Gauss-Newton matrix or the Hessian. Far from where the network stands the model no longer
+    holds; `--check` shows.
 
     Examples:
       eigenscape stepsize my_net.py:build --data my_net.py:loader -c net.safetensors --steps 20

@@ -231,15 +231,17 @@ def _raster(axes: "Axes", mark: Raster, panel: Panel) -> Any:
     from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 
     low, high = raster_limits(mark)
+    is_square = len(mark.values) == len(mark.values[0])
     image = axes.imshow(
         mark.values,
         cmap=LinearSegmentedColormap.from_list("eigenscape", HEAT_LIGHT),
         norm=LogNorm(low, high, clip=True) if mark.log else Normalize(low, high, clip=True),
-        aspect="auto",
+        aspect="equal" if is_square else "auto",
         interpolation="nearest",
         zorder=1,  # above the grid
     )
-    bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
+    # As high as the image: a square one does not fill its panel.
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.65 if is_square else 0.8, pad=0.02)
     bar.outline.set_visible(False)
     bar.set_label(mark.label, parse_math=False)
     return image

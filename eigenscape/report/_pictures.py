@@ -6,6 +6,9 @@ from eigenscape.analyses import (
     Analysis,
     Autocorrelation,
     Autocorrelations,
+    BlockPreconditioning,
+    BlockSpectra,
+    BlockStructure,
     EigenspaceOverlap,
     EigenvectorCorrespondence,
     EigenvectorRank,
@@ -22,6 +25,8 @@ from eigenscape.analyses import (
     OverlapPrediction,
     Plan,
     Point,
+    SquaredBlockNorms,
+    Stripes,
 )
 from eigenscape.errors import EigenscapeError
 from eigenscape.linalg import (
@@ -37,6 +42,7 @@ from eigenscape.linalg import (
 from eigenscape.pairs import EigenPairs
 from eigenscape.records import Record
 from eigenscape.report import (
+    _block_record_pictures,
     _layer_pictures,
     _spectra,
     _theory_pictures,
@@ -249,3 +255,28 @@ def _(record: TwoLayerHessian) -> list[Picture]:
 @pictures_of.register
 def _(record: Decoupling) -> list[Picture]:
     return [_theory_pictures.decoupling_picture(record)]
+
+
+@pictures_of.register
+def _(record: SquaredBlockNorms) -> list[Picture]:
+    return [_block_record_pictures.norms_picture(record)]
+
+
+@pictures_of.register
+def _(record: BlockStructure) -> list[Picture]:
+    return [_block_record_pictures.structure_picture(record)]
+
+
+@pictures_of.register
+def _(record: Stripes) -> list[Picture]:
+    return [_block_record_pictures.stripes_picture(record)]
+
+
+@pictures_of.register
+def _(record: BlockSpectra) -> list[Picture]:
+    return [_block_record_pictures.spectra_picture(record)]
+
+
+@pictures_of.register
+def _(record: BlockPreconditioning) -> list[Picture]:
+    return [_block_record_pictures.preconditioning_picture(record)]

@@ -44,11 +44,12 @@ def first_root(nodes: Tensor, weights: Tensor, num_steps: int) -> float | None:
         return None
 
     def slope(eta: float) -> float:
-        return float(slopes(nodes, weights, torch.tensor([eta], dtype=torch.float64), num_steps))
+        value = slopes(nodes, weights, torch.tensor([eta], dtype=torch.float64), num_steps)
+        return float(value)
 
     # At 1/λ_max no factor is negative; at the end the largest node outweighs all others together.
     share = float(weights.sum() / weights[nodes.argmax()].clamp_min(1e-300))
-    least, most = 1 / top, (1 + share ** (1 / (2 * num_steps - 1))) / top
+    least, most = 1 / top, float(1 + share ** (1 / (2 * num_steps - 1))) / top
     if slope(least) >= 0:
         return least
     if bool((nodes < 0).any()):

@@ -28,6 +28,9 @@ from eigenscape.risk import EmpiricalRisk
 from eigenscape.stepsize._checks import step_sizes_of
 from eigenscape.stepsize._measure import changes, first_root
 
+# Where negative curvature makes more of the change than this, a quadratic model tells nothing.
+_MOST_FALLING = 0.5
+
 
 @dataclass(frozen=True, eq=False)
 class StepSize(Record):
@@ -142,8 +145,10 @@ def best_step_size(
     stable = 2 / largest if largest > 0 else math.inf
     both = torch.tensor([math.nan if found is None else found, stable / 2], dtype=torch.float64)
     change, usual = changes(nodes, weights, both, t).tolist()
+    down = nodes < 0
+    falling = float(changes(nodes[down], weights[down], both[:1], t)) / change
     return StepSize(
-        status=_status(found, error, t, float(nodes.min()), largest).warn(),
+        status=_status(found, error, t, nodes, falling).warn(),
         num_products=run.num_products,
         seed=0,
         step_size=math.nan if found is None else found,
@@ -237,8 +242,11 @@ def _error(run: LanczosRun, norm: float, t: int, found: float | None) -> float:
     return math.inf if before is None else abs(found - before)
 
 
-def _status(found: float | None, error: float, t: int, smallest: float, largest: float) -> Status:
-    if found is None:
+def _status(found: float | None, error: float, t: int, nodes: Tensor, falling: float) -> Status:
+    """Say what was found; `falling` is the part of the change that negative curvature makes."""
+    smallest, largest = float(nodes.min()), float(nodes.max())
+    # One step is a line search, along which the model is a parabola that opens upward.
+    if found is None or (t > 1 and falling > _MOST_FALLING):
         return Status(
             False,
             "The local model falls without end: negative curvature down to "

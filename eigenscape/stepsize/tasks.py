@@ -173,26 +173,33 @@ def _krylov(tasks: Tasks, size: int) -> tuple[Tensor, Tensor, Tensor]:
     serve all of them, and the steps themselves are taken in t dimensions.
     """
     X, n = tasks.inputs, tasks.inputs.shape[1]
-    v = torch.bmm(X.mT, tasks.targets[..., None]) / n
+    v = _apply(X.mT, tasks.targets) / n
     length = v.norm(dim=1, keepdim=True)
     V = X.new_zeros(len(X), size, X.shape[2])
     T = X.new_zeros(len(X), size, size)
     v = v / torch.where(length > 0, length, 1.0)
     scale = torch.zeros_like(length)
     for j in range(size):
-        V[:, j] = v[..., 0]
-        w = torch.bmm(X.mT, torch.bmm(X, v)) / n
+        V[:, j] = v
+        w = _apply(X.mT, _apply(X, v)) / n
         for _ in range(2):  # twice, so that rounding of the first pass goes too
-            along = torch.bmm(V[:, : j + 1], w)
-            T[:, : j + 1, j] += along[..., 0]
-            w = w - torch.bmm(V[:, : j + 1].mT, along)
+            along = _apply(V[:, : j + 1], w)
+            T[:, : j + 1, j] += along
+            w = w - _apply(V[:, : j + 1].mT, along)
         beta = w.norm(dim=1, keepdim=True)
-        scale = torch.maximum(scale, T[:, j, j, None, None].abs() + beta)
+        scale = torch.maximum(scale, T[:, j, j, None].abs() + beta)
         alive = beta > 10 * torch.finfo(X.dtype).eps * scale  # else the space is exhausted
         v = torch.where(alive, w / torch.where(alive, beta, 1.0), 0.0)
         if j + 1 < size:
-            T[:, j + 1, j] = torch.where(alive, beta, 0.0)[:, 0, 0]
-    return V, T, length[:, 0, 0]
+            T[:, j + 1, j] = torch.where(alive, beta, 0.0)[:, 0]
+    return V, T, length[:, 0]
+
+
+def _apply(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """Multiply matrices (b, p, q) by a vector each (b, q)."""
+    if matrices.device.type == "cpu":  # batched products with single vectors are ten times slower
+        return torch.stack([A @ v for A, v in zip(matrices, vectors, strict=True)])
+    return torch.bmm(matrices, vectors[..., None])[..., 0]
 
 
 def _iterate(

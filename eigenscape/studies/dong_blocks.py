@@ -174,7 +174,7 @@ def network_scores(H: Tensor, hidden: Tensor, output: Tensor) -> NetworkScores:
     )
 
 
-def network_panel(H: Tensor, hidden: Tensor, title: str, num_cells: int = 48) -> Panel:
+def network_panel(H: Tensor, hidden: Tensor, title: str, num_cells: int = 72) -> Panel:
     """Return the whole Hessian of a network with one hidden layer as a panel, over three decades.
 
     Args:

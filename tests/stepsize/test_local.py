@@ -96,6 +96,10 @@ def test_negative_curvature_is_told() -> None:
         lost = best_step_size(H, torch.ones(2), num_steps=3)
     assert math.isnan(lost.step_size)
     assert math.isnan(lost.change)
+    H = Dense(torch.diag(torch.tensor([3.0, -2.9])))
+    with pytest.warns(ConvergenceWarning, match="without end"):  # a minimum, but of nothing useful
+        wild = best_step_size(H, torch.tensor([1.0, 0.3]), num_steps=9)
+    assert math.isfinite(wild.step_size)
     with pytest.warns(ConvergenceWarning, match="without end"):
         down = best_step_size(Dense(-torch.eye(2)), torch.ones(2), num_steps=2)
     assert math.isinf(down.stable)
@@ -125,10 +129,10 @@ def test_a_network_with_its_hessian_and_gauss_newton() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
     risk = EmpiricalRisk(model, CrossEntropy(), (torch.randn(40, 4), torch.arange(40) % 3))
     g = risk.gradient()
-    for operator in (Hessian(risk), GaussNewton(risk)):
-        found = best_step_size(operator, g, num_steps=8)
+    for operator, t in ((Hessian(risk), 1), (GaussNewton(risk), 8)):
+        found = best_step_size(operator, g, num_steps=t)
         dense = operator.to_dense()
-        expected = model_change(dense, g, found.step_size, 8)
+        expected = model_change(dense, g, found.step_size, t)
         assert found.change == pytest.approx(expected, rel=1e-6)
         values = torch.linalg.eigvalsh(dense)
         assert found.largest <= float(values[-1]) + 1e-9

@@ -105,6 +105,17 @@ def test_the_limit_is_reached(n: int) -> None:
     assert abs(float(found.mean()) - limit) < 4 * float(found.std()) / math.sqrt(3000)
 
 
+def test_one_stochastic_step_can_shrink_by_more_than_the_printed_bound() -> None:
+    """Lemma D.4.3's proof prints 1 − ηL where 1 − 2ηL is meant."""
+    X = draw_tasks(1, 6, 24, noise=1.0).inputs[0]
+    values, vectors = torch.linalg.eigh(X.T @ X / 6)
+    L = max(float(values[-1]), 1 / float(values[-6]))
+    eta, v = 1 / (2 * L**3 * 24), vectors[:, -1]
+    after = torch.stack([(v - eta * (x @ v) * x).square().sum() for x in X]).mean()
+    assert 1 - 2 * eta * L <= float(after) < 1 - eta * L
+    assert float(after) <= 1 - eta / (2 * L)
+
+
 def test_limits_at_the_edge() -> None:
     assert math.isinf(limit_distance(5, 5, noise=1.0))
     assert limit_distance(4, 5, noise=0.0) == pytest.approx(0.2)

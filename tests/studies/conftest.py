@@ -32,6 +32,18 @@ THEORY = {
 }
 # Options of studies without networks of a cast.
 SMALL = {
+    "papyan-mixture": {
+        "cases": ((4, 3, 2.0, None), (5, 4, 1.0, 0.3)),
+        "num_inputs": 6,
+        "num_classes": 3,
+        "signals": (1.0, 2.0, 3.0),
+        "shown": 2.0,
+        "per_class": 300,
+        "sizes": (90, 900, 9000),
+        "num_seeds": 2,
+    },
+    "papyan-lanczos": {"spiked": 60, "pareto": (40, 20), "log_steps": 80, "steps": (16, 32)},
+    "papyan-attribution": {"num_draws": 0},
     "wu-bounds": {
         "networks": ("T-3",),
         "seeds": (0,),
@@ -59,6 +71,49 @@ SMALL = {
         "num_units": 4,
         "epochs": 20,
         "batch_size": 9,
+    },
+    "dong-beyond": {
+        "fan_out": {
+            "n1": (3, 5),
+            "n2": (4, 9),
+            "C": (3, 8),
+            "dimension": 4,
+            "num_samples": 20,
+            "num_seeds": 2,
+        },
+        "factors": {
+            "depth": (1, 2),
+            "width": (4, 5),
+            "activation": ("ReLU", "tanh"),
+            "loss": ("ce", "mse"),
+            "noise": (0.0, 1.0),
+            "clusters": (10, 20),
+        },
+        "usual": {"depth": 1, "width": 5},
+        "clustered": {"dimension": 6, "num_classes": 10, "num_samples": 40},
+        "samples": 40,
+        "num_seeds": 2,
+        "epochs": 2,
+        "num_products": 400,
+        "vocabulary": {
+            "model": "GPT-1x4x2",
+            "tokens": ((2, False), (3, True)),
+            "samples": 3,
+            "num_seeds": 1,
+            "num_products": 60,
+        },
+    },
+    "dong-networks": {
+        "num_products": 150,
+        "dense": 1100,
+        "transformer": {
+            "model": "GPT-1x4x2",
+            "data": "digit-tokens",
+            "samples": 6,
+            "epochs": 2,
+            "learning_rate": 1e-3,
+            "num_seeds": 1,
+        },
     },
     "dong-binary": {"num_units": 5, "num_seeds": 2},
     "dong-spectra": {
@@ -91,6 +146,17 @@ SMALL = {
         "samples": 8,
         "epochs": 1,
         "windows": 4,
+    },
+    "thesis-stepsize-quadratic": {"num_seeds": 1, "num_meta_steps": 150},
+    "thesis-stepsize-tasks": {
+        "dimension": 24,
+        "num_tasks": 12,
+        "noises": (0.5, 1.0, 2.0),
+        "shares": (0.5, 4.0),
+        "small": 16,
+        "num_small": 12,
+        "stochastic": 8,
+        "passes": 60,
     },
     "thesis-anchor-transfer": {"num_contexts": 800, "disturbances": (0.2, 0.4), "num_seeds": 2},
 }

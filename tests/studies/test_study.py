@@ -44,7 +44,7 @@ def test_ids_are_unique_and_say_whose_they_are() -> None:
     ids = [claim.id for claim in CLAIMS]
     assert len(set(ids)) == len(ids)
     for id in ids:
-        assert re.fullmatch(r"(wu|thesis|dong)(\.[a-z0-9-]+){2,}", id), id
+        assert re.fullmatch(r"(wu|thesis|dong|papyan)(\.[a-z0-9-]+){2,}", id), id
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)

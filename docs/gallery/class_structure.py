@@ -1,0 +1,68 @@
+"""The code of `class-structure.md`, block by block. It writes two pictures."""
+
+import matplotlib.pyplot as plt
+import torch
+
+import eigenscape as es
+from eigenscape.train import SGD, Recipe, fit
+
+C = 10
+data = es.data.load("digits").to("cpu", torch.float64)
+
+
+def build(seed):
+    """Make the network of a seed."""
+    model = es.models.build("MLP-3x24-BN", input_shape=(1, 8, 8), num_classes=C, seed=seed)
+    return model.double()
+
+
+recipe = Recipe(epochs=12, batch_size=32, optimizer=SGD(0.1, momentum=0.9, weight_decay=5e-4))
+trained = fit(build, data, recipe, seeds=(0,), device="cpu")
+risk = es.EmpiricalRisk(trained.load_into(build(0), 0).eval(), es.CrossEntropy(), data)
+print(f"loss {risk.value():.4f}")
+
+gradients = es.ClassGradients(risk, "fc3.weight")
+
+
+def dense(operator):
+    """Return the matrix, symmetric to the last bit."""
+    matrix = operator.to_dense()
+    return (matrix + matrix.T) / 2
+
+
+parts = {name: dense(gradients.part(name)) for name in ("class", "cross", "within", "same")}
+G = dense(gradients.total)
+print(f"left over: {(G - sum(parts.values())).norm() / G.norm():.0e}")
+for name, part in parts.items():
+    print(f"{name:6} has {part.trace() / G.trace():.3f} of the trace")
+
+figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
+for name, matrix in {"G": G, **parts}.items():
+    values = torch.linalg.eigvalsh(matrix).flip(0)[:100]
+    kept = values > 1e-5 * values[0]
+    ax.semilogy(torch.arange(1, 101)[kept], values[kept], "o", ms=3, label=name)
+ax.set(xlabel="index", ylabel="eigenvalue")
+ax.legend()
+figure.savefig("gallery-class-parts.png", dpi=120)
+
+for name in ("class", "cross", "same"):
+    both = (es.Dense(matrix) for matrix in (G, parts[name]))
+    found = es.attribution(*both, num_outliers=C, which="largest")
+    print(f"{name:5} subtracted {found.mass_subtracted:.2f}, projected {found.mass_projected:.2f}")
+
+layers = ("fc1", "fc2", "fc3", "fc4")
+seen = {layer: es.backpropagated_errors(risk, layer) for layer in layers}
+features = {layer: found.features for layer, found in seen.items()}
+apart = es.separation(features, data.targets)
+for layer, ratio, whiskers, share in zip(
+    layers, apart.ratios[:, -1], apart.whiskers, apart.centre_accuracy, strict=True
+):
+    print(f"into {layer}: {ratio:.2f} of the bulk, spread {whiskers:.1f}, {share:.3f} right")
+
+figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
+for values, label in zip(apart.class_values / apart.bulk[:, None], layers, strict=True):
+    ax.semilogy(range(1, C + 1), values, "o-", ms=3, label=f"into {label}")
+ax.axhline(1.0, ls=":", color="gray")
+ax.set(xlabel="index", ylabel="class eigenvalues / bulk")
+ax.legend()
+figure.savefig("gallery-class-depth.png", dpi=120)

@@ -1,0 +1,177 @@
+"""Spectra of whole networks: exact where the matrix can be formed, else outliers and Lanczos.
+
+A spectrum is kept as outliers and as nodes that stand for so many eigenvalues each: one each where
+all eigenvalues are known. Curves are sums of Gaussians over the nodes, so both kinds look alike.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenscape.analyses import exact_trace
+from eigenscape.errors import UnsupportedModelError, WrongTypeError
+from eigenscape.linalg import eigsh, spectral_density, trace
+from eigenscape.linear_operator import LinearOperator
+from eigenscape.losses import CrossEntropy
+from eigenscape.operators import ClassGradients, Dense, GaussNewton, Hessian, Residual
+from eigenscape.report import Line, Mark, Points
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.studies._draw import rounded
+from eigenscape.studies.workshop import Networks, Workshop
+
+DENSE = 3000  # parameters up to which a matrix is formed
+NUM_STEPS, NUM_PROBES = 256, 4
+TOLERANCE = 1e-4
+_POINTS = 400
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """The eigenvalues of a symmetric matrix, or what is known of them.
+
+    Attributes:
+        top: The largest (k,), descending.
+        nodes: Places of all others.
+        counts: How many eigenvalues each node stands for.
+        lowest: The smallest eigenvalue, or a bound below it.
+        size: n.
+        num_products: Products spent.
+    """
+
+    top: Tensor
+    nodes: Tensor
+    counts: Tensor
+    lowest: float
+    size: int
+    num_products: int
+
+    def bulk_mean(self) -> float:
+        """Return the mean |λ| of all eigenvalues but the top ones."""
+        return float((self.counts * self.nodes.abs()).sum() / self.counts.sum())
+
+    def bulk_rms(self) -> float:
+        """Return the root of the mean λ² of all eigenvalues but the top ones."""
+        return math.sqrt(float((self.counts * self.nodes.square()).sum() / self.counts.sum()))
+
+    def marks(self, colour: str, label: str | None, width: float) -> list[Mark]:
+        """Return the share of eigenvalues per unit of λ, and the top ones as stems.
+
+        Args:
+            colour: Of all.
+            label: Of the curve.
+            width: σ of the Gaussians.
+
+        Returns:
+            A curve, and points at the height that one eigenvalue has.
+        """
+        single = 1.0 / (self.size * width * math.sqrt(2.0 * math.pi))
+        ends = float(self.nodes.min()) - 4 * width, float(self.nodes.max()) + 4 * width
+        grid = torch.linspace(*ends, _POINTS, dtype=torch.float64)
+        y = _smooth(grid, self.nodes, self.counts, width) / self.size
+        y = torch.where(y > 1e-2 * single, y, 0.0)  # zeros leave gaps
+        return [
+            Line(rounded(grid, 5), rounded(y, 4), colour, label),
+            Points(rounded(self.top), [single] * len(self.top), colour, stem=1e-2 * single),
+        ]
+
+    def log_curve(self, low: float, high: float, width: float = 0.07) -> tuple[Tensor, Tensor]:
+        """Return how many eigenvalues there are per decade of |λ|, top ones included.
+
+        Args:
+            low: Smallest |λ|.
+            high: Largest |λ|.
+            width: σ of the Gaussians, in decades.
+
+        Returns:
+            Places λ (not their logarithms) and counts.
+        """
+        nodes = torch.cat([self.nodes, self.top]).abs().clamp_min(1e-300).log10()
+        counts = torch.cat([self.counts, torch.ones_like(self.top)])
+        grid = torch.linspace(math.log10(low), math.log10(high), _POINTS, dtype=torch.float64)
+        return 10.0**grid, _smooth(grid, nodes, counts, width)
+
+
+def _smooth(grid: Tensor, nodes: Tensor, counts: Tensor, width: float) -> Tensor:
+    bumps = torch.exp(-0.5 * ((grid[:, None] - nodes) / width).square()) @ counts
+    return bumps / (width * math.sqrt(2.0 * math.pi))
+
+
+def formed(operator: LinearOperator) -> LinearOperator:
+    """Return the matrix itself where it is small enough, symmetric to the last bit."""
+    if isinstance(operator, Dense) or operator.space.size > DENSE:
+        return operator
+    full = operator.to_dense().double()
+    return Dense(0.5 * (full + full.T))
+
+
+def take_spectrum(operator: LinearOperator, num_top: int) -> Spectrum:
+    """Measure a spectrum.
+
+    Args:
+        operator: Symmetric; all eigenvalues of a `Dense` are computed.
+        num_top: Outliers to keep apart.
+
+    Returns:
+        The spectrum.
+    """
+    n = operator.space.size
+    k = min(num_top, n - 1)
+    if isinstance(operator, Dense):
+        values = torch.linalg.eigvalsh(operator.to_dense()).flip(0).cpu()
+        ones = torch.ones(n - k, dtype=torch.float64)
+        return Spectrum(values[:k], values[k:], ones, float(values[-1]), n, 0)
+    pairs = eigsh(operator, num_pairs=k, tolerance=TOLERANCE)
+    rest = spectral_density(operator, num_steps=NUM_STEPS, num_probes=NUM_PROBES, outliers=pairs)
+    return Spectrum(
+        pairs.values.cpu().double(),
+        rest.nodes.flatten(),
+        rest.weights.flatten() * (n - k) / len(rest.nodes),
+        rest.edges[0],
+        n,
+        pairs.num_products + rest.num_products,
+    )
+
+
+def hessian_parts(risk: EmpiricalRisk) -> dict[str, LinearOperator]:
+    """Return H, G and E of a risk, formed where they are small."""
+    if risk.space.size > DENSE:
+        return {"H": Hessian(risk), "G": GaussNewton(risk), "E": Residual(risk)}
+    H, G = formed(Hessian(risk)), formed(GaussNewton(risk))
+    return {"H": H, "G": G, "E": Dense(H.to_dense() - G.to_dense())}
+
+
+def gradient_parts(gradients: ClassGradients) -> dict[str, LinearOperator]:
+    """Return G and its parts by name, formed where they are small."""
+    low = ("class", "cross", "same", "global")
+    parts = {name: formed(gradients.part(name)) for name in low}
+    G = formed(gradients.total)
+    if not isinstance(G, Dense):
+        return {"G": G, **parts, "within": gradients.part("within")}
+    taken = sum((parts[name].to_dense() for name in low[:3]), start=torch.zeros_like(G.to_dense()))
+    return {"G": G, **parts, "within": Dense(G.to_dense() - taken)}
+
+
+def held_out_risk(workshop: Workshop, networks: Networks, seed: int) -> EmpiricalRisk | None:
+    """Return the risk on the test data; None for a reader's own network, which has none."""
+    if networks.cast.own is not None:
+        return None
+    data = networks.cast.load(split="test", folder=workshop.data_dir)
+    data = data.to(workshop.device, torch.float64)
+    return EmpiricalRisk(networks.model(seed), CrossEntropy(), data)
+
+
+def total_trace(risk: EmpiricalRisk) -> float:
+    """Return the trace of G: exactly where the layers allow it, else by probes."""
+    try:
+        return exact_trace(risk).trace
+    except (UnsupportedModelError, WrongTypeError):
+        small = risk.space.size <= DENSE  # as many products as parameters are exact
+        return trace(GaussNewton(risk), num_products=risk.space.size if small else 64).value
+
+
+def mean_and_spread(values: list[float]) -> tuple[float, float | None]:
+    """Return the mean and, of two or more, the standard deviation."""
+    found = torch.tensor(values, dtype=torch.float64)
+    return float(found.mean()), float(found.std()) if len(values) > 1 else None

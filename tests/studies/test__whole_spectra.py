@@ -1,0 +1,60 @@
+import math
+
+import pytest
+import torch
+
+from eigenscape.operators import ClassGradients, Dense, GaussNewton
+from eigenscape.studies import Networks, Workshop
+from eigenscape.studies import _whole_spectra as whole
+from tests.studies.test_papyan_spectra import NARROW, hessian
+
+
+@pytest.fixture(scope="module")
+def networks(shop: Workshop) -> Networks:
+    return shop.networks(NARROW)
+
+
+def test_large_matrices_give_what_small_ones_give(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    risk = networks.risk(0)
+    exact = torch.linalg.eigvalsh(hessian(networks, 0, "train")).flip(0)
+    small = whole.take_spectrum(whole.hessian_parts(risk)["H"], 6)
+    monkeypatch.setattr(whole, "DENSE", 10)
+    parts = whole.hessian_parts(risk)
+    assert not any(isinstance(part, Dense) for part in parts.values())
+    large = whole.take_spectrum(parts["H"], 6)
+    for found in (small, large):
+        torch.testing.assert_close(found.top, exact[:6])
+        assert float(found.counts.sum()) == pytest.approx(len(exact) - 6)
+    assert small.bulk_mean() == pytest.approx(float(exact[6:].abs().mean()))
+    assert small.bulk_rms() == pytest.approx(float(exact[6:].square().mean().sqrt()))
+    assert small.lowest == pytest.approx(float(exact[-1]))
+    # Four probes of 330 numbers: their noise.
+    assert large.bulk_mean() == pytest.approx(small.bulk_mean(), rel=0.3)
+    assert (small.num_products, large.num_products > 0) == (0, True)
+
+
+def test_curves_hold_every_eigenvalue() -> None:
+    values = torch.logspace(-3, 1, 40, dtype=torch.float64)
+    found = whole.take_spectrum(Dense(torch.diag(values)), 3)
+    x, y = found.log_curve(1e-5, 1e3)
+    assert float(torch.trapezoid(y, x.log10())) == pytest.approx(40, rel=1e-3)
+    line, stems = found.marks("first", None, 0.2)
+    area = torch.trapezoid(torch.tensor(line.y), torch.tensor(line.x))
+    assert float(area) == pytest.approx(37 / 40, rel=1e-2)
+    assert stems.y[0] == pytest.approx(1 / (40 * 0.2 * math.sqrt(2 * math.pi)))
+
+
+def test_parts_add_up_and_traces_agree(networks: Networks) -> None:
+    risk = networks.risk(0)
+    parts = whole.gradient_parts(ClassGradients(risk))
+    total = sum(parts[name].to_dense() for name in ("class", "cross", "within", "same"))
+    G = GaussNewton(risk).to_dense()
+    torch.testing.assert_close(total, G)
+    assert whole.total_trace(risk) == pytest.approx(float(G.trace()))
+
+
+def test_means_and_spreads() -> None:
+    assert whole.mean_and_spread([2.0]) == (2.0, None)
+    assert whole.mean_and_spread([1.0, 3.0]) == pytest.approx((2.0, math.sqrt(2.0)))

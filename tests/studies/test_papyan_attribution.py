@@ -1,0 +1,104 @@
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from eigenscape.report import StudyResult
+from eigenscape.studies import STUDIES, Networks, Setting, Workshop, run_study
+from tests.studies.conftest import numbers_of
+from tests.studies.test_papyan_spectra import NARROW, hessian
+
+NAME = "papyan-attribution"
+C = 10
+
+
+@pytest.fixture(scope="module")
+def result(shop: Workshop) -> StudyResult:
+    setting = Setting((NARROW,), {"max_bytes": 2**30, "num_draws": 0})
+    study = dataclasses.replace(STUDIES[NAME], settings={"laptop": setting})
+    return run_study(study, shop)
+
+
+@pytest.fixture(scope="module")
+def networks(shop: Workshop) -> Networks:
+    return shop.networks(NARROW)
+
+
+def parts(networks: Networks, seed: int) -> dict[str, Tensor]:
+    """G and its parts from gradients of every sample with every label."""
+    model, data = networks.model(seed), networks.data
+    chosen = list(model.parameters())
+    N = data.num_samples
+    logs = model(data.inputs).log_softmax(1)
+    cells: dict[tuple[int, int], list[tuple[float, Tensor]]] = {}
+    for i in range(N):
+        for label in range(C):
+            g = torch.autograd.grad(-logs[i, label], chosen, retain_graph=True)
+            w = float(logs[i, label].detach().exp()) / N
+            flat = torch.cat([part.reshape(-1) for part in g])
+            cells.setdefault((int(data.targets[i]), label), []).append((w, flat))
+    n = sum(p.numel() for p in chosen)
+    found = {name: torch.zeros(n, n) for name in ("G", "class", "cross", "same", "global")}
+    weights = {key: sum(w for w, _ in cell) for key, cell in cells.items()}
+    means = {key: sum(w * g for w, g in cell) / weights[key] for key, cell in cells.items()}
+    for cell in cells.values():
+        rows = torch.stack([w**0.5 * g for w, g in cell])
+        found["G"] += rows.T @ rows
+    total, centre = 0.0, torch.zeros(n)
+    for c in sorted({key[0] for key in cells}):
+        others = [label for label in range(C) if label != c]
+        w_c = sum(weights[c, label] for label in others)
+        g_c = sum(weights[c, label] * means[c, label] for label in others) / w_c
+        found["class"] += w_c * torch.outer(g_c, g_c)
+        found["same"] += weights[c, c] * torch.outer(means[c, c], means[c, c])
+        for label in others:
+            z = means[c, label] - g_c
+            found["cross"] += weights[c, label] * torch.outer(z, z)
+        total, centre = total + w_c, centre + w_c * g_c
+    found["global"] = torch.outer(centre, centre) / total
+    return found
+
+
+def gone(A: Tensor, B: Tensor, k: int) -> float:
+    """Share of what the first k eigenvalues have above the next that goes with B."""
+    before, after = (torch.linalg.eigvalsh(M).flip(0) for M in (A, A - B))
+    edge = before[k]
+    left = (after[:k] - edge).clamp_min(0).sum() / (before[:k] - edge).sum()
+    return float((1 - left).clamp(0, 1))
+
+
+def test_shares_are_those_of_dense_matrices(result: StudyResult, networks: Networks) -> None:
+    ours = numbers_of(result)
+    expected: dict[str, list[float]] = {}
+    for seed in (0, 1):
+        H, P = hessian(networks, seed, "train"), parts(networks, seed)
+        G = P["G"]
+        values = {name: torch.linalg.eigvalsh(M).flip(0) for name, M in (("H", H), ("G", G))}
+        bulk = [float(values[name][C:].abs().mean()) for name in "GH"]
+        without = torch.linalg.eigvalsh(G - P["same"]).flip(0)
+        change = ((values["G"] - without).abs() / values["G"].clamp_min(1e-300))[: C * C]
+        for id, value in {
+            "table1.hessian.outliers": gone(H, G, C),
+            "table1.hessian.bulk": 1 - bulk[0] / bulk[1],
+            "table1.gradients.outliers": gone(G, P["class"], C),
+            "table1.gradients.mini-bulk": gone(G - P["class"], P["cross"], C * (C - 2)),
+            "table1.gradients.same": float(change.max()),
+            "s1-11.top-outlier": gone(G, P["global"], 1),
+        }.items():
+            expected.setdefault(f"papyan.{id}", []).append(value)
+    for id, found in expected.items():
+        assert ours[id] == pytest.approx(sum(found) / 2, rel=1e-5, abs=1e-8), id
+    assert ours["papyan.table1.gradients.bulk"] == pytest.approx(1.0)
+
+
+def test_every_claim_is_measured(result: StudyResult) -> None:
+    assert numbers_of(result).keys() == {claim.id for claim in STUDIES[NAME].claims}
+
+
+def test_what_the_knockout_of_the_same_class_is(networks: Networks) -> None:
+    """G_{c=c'} is G_class with each term times w_c/w_{c,c}, so both have one span."""
+    P = parts(networks, 0)
+    span = torch.linalg.eigh(P["class"]).eigenvectors[:, -C:]
+    rest = P["same"] - span @ (span.T @ P["same"])
+    assert float(rest.norm()) < 1e-9 * float(P["same"].norm())

@@ -1,0 +1,89 @@
+import dataclasses
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from eigenscape.operators import Dense
+from eigenscape.report import StudyResult
+from eigenscape.studies import STUDIES, Networks, Setting, Workshop, run_study
+from eigenscape.studies.papyan_spectra import paper_density
+from tests.studies.conftest import TINY, numbers_of
+
+NAME = "papyan-spectra"
+# 64 inputs, 4 units, 10 classes: 330 parameters, so that a dense Hessian takes a second.
+NARROW = dataclasses.replace(TINY, model="F-4^2", keep_epochs=())
+
+
+@pytest.fixture(scope="module")
+def result(shop: Workshop) -> StudyResult:
+    study = dataclasses.replace(STUDIES[NAME], settings={"laptop": Setting((NARROW,))})
+    return run_study(study, shop)
+
+
+@pytest.fixture(scope="module")
+def networks(shop: Workshop) -> Networks:
+    return shop.networks(NARROW)
+
+
+def hessian(networks: Networks, seed: int, split: str) -> torch.Tensor:
+    """The Hessian on one of the splits, by double backward."""
+    data = networks.cast.load(split=split)
+    model = networks.model(seed)
+    loss = cross_entropy(model(data.inputs.double()), data.targets)
+    chosen = list(model.parameters())
+    slopes = torch.autograd.grad(loss, chosen, create_graph=True)
+    rows = [
+        torch.cat([p.reshape(-1) for p in torch.autograd.grad(g, chosen, retain_graph=True)])
+        for slope in slopes
+        for g in slope.reshape(-1)
+    ]
+    H = torch.stack(rows)
+    return (H + H.T) / 2
+
+
+def eigenvalues(networks: Networks, seed: int, split: str) -> torch.Tensor:
+    """All eigenvalues of the Hessian, descending."""
+    return torch.linalg.eigvalsh(hessian(networks, seed, split)).flip(0)
+
+
+def test_the_numbers_of_the_hessian(result: StudyResult, networks: Networks) -> None:
+    ours = numbers_of(result)
+    train, test = ([eigenvalues(networks, s, split) for s in (0, 1)] for split in ("train", "test"))
+    negative = [float(-v[-1] / v[0]) for v in train]
+    assert ours["papyan.fig3.negative"] == pytest.approx(sum(negative) / 2, rel=1e-8)
+    small = [float((v.abs() < 0.01 * v[0]).double().mean()) for v in train]
+    assert ours["papyan.fig3.concentration"] == pytest.approx(sum(small) / 2)
+    ratios = [float(b[0] / a[0]) for a, b in zip(train, test, strict=True)]
+    assert ours["papyan.fig3.test-magnitude"] == pytest.approx(sum(ratios) / 2, rel=1e-8)
+    near = []
+    for v in (*train, *test):
+        place = int((v[1:20] / v[2:21].clamp_min(1e-300)).argmax()) + 2
+        near.append(place in (9, 10))
+    assert ours["papyan.fig3.outliers"] == sum(near) / 4
+
+
+def test_the_table_has_all_matrices(result: StudyResult, networks: Networks) -> None:
+    table = result.sheets[0].columns
+    assert table["matrix"] == ("H", "G", "E") * 4
+    assert table["data"] == (("train",) * 3 + ("test",) * 3) * 2
+    values = eigenvalues(networks, 0, "train")
+    assert table["λ₁"][0] == pytest.approx(float(values[0]), rel=1e-5)
+    assert table["λ_C"][0] == pytest.approx(float(values[9]), rel=1e-5)
+    assert table["mean |λ| of the bulk"][0] == pytest.approx(
+        float(values[10:].abs().mean()), rel=1e-5
+    )
+    assert min(table["λ_min"][1::3]) > -1e-12  # G has no negative eigenvalues
+
+
+def test_every_claim_is_measured(result: StudyResult) -> None:
+    assert numbers_of(result).keys() == {claim.id for claim in STUDIES[NAME].claims}
+
+
+def test_settings_of_the_paper() -> None:
+    A = Dense(torch.diag(torch.linspace(-1.0, 3.0, 60)))
+    found = paper_density(A, 20)
+    assert (len(found.grid), found.nodes.shape) == (1024, (1, 20))
+    low, high = found.edges
+    half = 0.5 * (high - low) * 1.1  # a margin of 0.05 of the range at either end
+    assert found.sigma == pytest.approx(half * 2 / (19 * (8 * torch.tensor(3.0).log()).sqrt()))

@@ -1,0 +1,53 @@
+import math
+from collections.abc import Callable
+
+import pytest
+
+from eigenscape.report import StudyResult
+from eigenscape.stepsize import (
+    Quadratic,
+    meta_descent,
+    meta_objective,
+    optimal_step_size,
+    random_quadratic,
+)
+from eigenscape.studies import STUDIES
+from eigenscape.studies.stepsize_quadratic import CELLS
+from tests.studies.conftest import numbers_of
+
+NAME = "thesis-stepsize-quadratic"
+
+
+def test_every_claim_is_measured_and_every_bound_holds(ran: Callable[[str], StudyResult]) -> None:
+    ours = numbers_of(ran(NAME))
+    assert ours.keys() == {claim.id for claim in STUDIES[NAME].claims}
+    assert 0 < ours["thesis.theorem5.3.1.vanishes"] <= 1
+    assert ours["thesis.theorem5.3.1.explodes"] >= 1
+    assert ours["thesis.claimd.1.1.signs"] == 0
+    assert 0 < ours["thesis.claimd.1.2.bounded"] <= 1
+    assert ours["thesis.claimd.1.3.not-flat"] >= 1
+    assert ours["thesis.theorem5.3.2.quadrature"] < 1e-9
+
+
+def test_numbers_of_the_only_draw(ran: Callable[[str], StudyResult]) -> None:
+    ours = numbers_of(ran(NAME))
+    q = Quadratic.of(*random_quadratic())
+    best = optimal_step_size(q, num_steps=40)
+    assert ours["thesis.figure5.1.best"] == pytest.approx(best, rel=1e-5)
+    power = float(meta_objective(q, 0.1, num_steps=80)) * 80 / math.log(10)
+    assert ours["thesis.corollary5.3.3.range"] == pytest.approx(power)
+    path = meta_descent(q, num_steps=80, start=0.1, num_meta_steps=300)
+    off = abs(float(path[-1]) / optimal_step_size(q, num_steps=80) - 1)
+    assert ours["thesis.figure5.1.converges"] == pytest.approx(off)
+
+
+def test_tables_are_laid_out_as_in_the_thesis(ran: Callable[[str], StudyResult]) -> None:
+    result = ran(NAME)
+    columns = result.sheets[0].columns
+    assert len(columns["t"]) == len(CELLS)
+    assert columns["thesis: RMSprop"] == tuple(cell[3] for cell in CELLS)
+    ours = numbers_of(result)
+    agree = [a == b for a, b in zip(columns["RMSprop"], columns["thesis: RMSprop"], strict=True)]
+    assert ours["thesis.tabled.rmsprop"] == sum(agree) / len(agree)
+    assert ours["thesis.tabled.ours"] == sum(columns["closed form"]) / len(CELLS)
+    assert ours["thesis.tabled.descent"] == 1 - sum(columns["descent"]) / len(CELLS)
