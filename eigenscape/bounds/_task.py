@@ -74,12 +74,12 @@ class Task:
         def one(params: dict[str, Tensor]) -> Any:
             return self._risk.call({**constants, **params}, (x,), {})
 
+        if len(rows) == 1:
+            single: Tensor = one(space.unflatten(rows[0]))
+            return single.flatten(1).unsqueeze(0)
         sizes = [math.prod(space.shapes[name]) for name in space.names]
         parts = dict(zip(space.names, rows.split(sizes, dim=1), strict=True))
         named = {name: part.view(-1, *space.shapes[name]) for name, part in parts.items()}
-        if len(rows) == 1:
-            single: Tensor = one({name: part[0] for name, part in named.items()})
-            return single.flatten(1).unsqueeze(0)
         mapped: Callable[[dict[str, Tensor]], Tensor] = vmap(one, randomness="error")
         return mapped(named).flatten(2)
 

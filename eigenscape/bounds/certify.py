@@ -1,6 +1,7 @@
 """From a posterior and the data to a certificate, and back: fresh draws check what it says."""
 
 import math
+import os
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,9 @@ from eigenscape.bounds._task import Task
 from eigenscape.bounds.kl import kl_inverse
 from eigenscape.bounds.pac_bayes import Certificate, pac_bayes_certificate
 from eigenscape.bounds.posterior import Posterior
+from eigenscape.checkpoint import Checkpoint
 from eigenscape.errors import EigenscapeError, InvalidArgumentError, ShapeError, require_count
+from eigenscape.files import crc
 from eigenscape.precision import full_precision
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Columns, Record
@@ -143,6 +146,8 @@ def certify(
     precision: float = 100.0,
     ceiling: float = 0.1,
     method: str = "langford-seeger",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 1000,
     seed: int = 0,
     progress: ProgressCallback | None = None,
 ) -> NetworkCertificate:
@@ -161,6 +166,9 @@ def certify(
         precision: b, chosen before the data were seen.
         ceiling: c, chosen before the data were seen.
         method: "langford-seeger" or "mcallester".
+        checkpoint: Folder in which to save the errors so far; called again with the same
+            arguments, a run that was killed continues with the draws that are left.
+        checkpoint_every: Networks between two savings, at least.
         seed: Fixes the draws.
         progress: Called after every few networks.
 
@@ -171,9 +179,11 @@ def certify(
         ShapeError: If the posterior is one of other parameters.
         EigenscapeError: If its rotations are not orthonormal.
         UnsupportedModelError: If the risk is no classification.
+        CheckpointError: If the checkpoint is of other draws.
     """
     m = require_count(num_samples, "certify(num_samples=...)")
     at_once = require_count(networks_at_once, "certify(networks_at_once=...)")
+    every = require_count(checkpoint_every, "certify(checkpoint_every=...)")
     if posterior.names != tuple(risk.space.names) or posterior.basis.size != risk.space.size:
         raise ShapeError(
             f"`certify(risk, posterior)`: the posterior has {posterior.basis.size} parameters, "
@@ -182,21 +192,12 @@ def certify(
         )
     _require_rotations(posterior)
     task, home = Task(risk), _moved(posterior, risk.device)
-    generator = torch.Generator(risk.device).manual_seed(seed)
-    errors, ticker = [], Ticker(progress, "drawing networks", m)
-    for first in range(0, m, at_once):
-        # One by one, so that another `networks_at_once` draws the same networks.
-        noise = [
-            torch.randn(
-                home.basis.size, generator=generator, dtype=torch.float64, device=risk.device
-            )
-            for _ in range(min(at_once, m - first))
-        ]
-        rows = home.draw(torch.stack(noise, dim=1)).T.to(risk.dtype)
-        errors.append(task.errors(rows))
-        ticker.tick(first + len(noise))
+    draws = _Draws(home, task, risk, seed)
+    if checkpoint is not None:
+        draws.save_in(checkpoint, m, every)
+    errors = draws.run(m, at_once, progress)
     certificate = pac_bayes_certificate(
-        torch.cat(errors),
+        errors,
         home.kl,
         prior_variance=posterior.prior_variance,
         num_examples=task.num_examples,
@@ -217,6 +218,60 @@ def certify(
         constants_checksum=task.constants_checksum(),
         dtype=str(risk.dtype),
     )
+
+
+class _Draws:
+    """Networks drawn from a posterior, and their errors."""
+
+    def __init__(self, home: Posterior, task: Task, risk: EmpiricalRisk, seed: int) -> None:
+        self._home, self._task, self._risk, self._seed = home, task, risk, seed
+        self._generator = torch.Generator(risk.device).manual_seed(seed)
+        self._errors: list[Tensor] = []
+        self._checkpoint: Checkpoint | None = None
+        self._every = 1
+
+    def save_in(self, folder: str | os.PathLike[str], count: int, every: int) -> None:
+        """Say where errors are saved, and continue after those that are there."""
+        home = self._home
+        rotations = [R for layer in home.basis.layers for R in layer.rotations]
+        key = {
+            "draws": count,
+            "seed": self._seed,
+            "data": self._task.checksum(),
+            "constants": self._task.constants_checksum(),
+            "posterior": [crc(t) for t in (home.means, home.variances, *rotations)],
+            "place": f"{self._risk.dtype}, {self._risk.device.type}",
+        }
+        self._every, self._checkpoint = every, Checkpoint(folder, key)
+        if pieces := self._checkpoint.load():
+            self._errors = [pieces[-1]["errors"].to(self._risk.device)]
+            self._generator.set_state(pieces[-1]["generator"])
+
+    def run(self, count: int, at_once: int, progress: ProgressCallback | None) -> Tensor:
+        """Return the errors of all networks (count,)."""
+        done = saved = sum(len(part) for part in self._errors)
+        ticker = Ticker(progress, "drawing networks", count, first=done)
+        while done < count:
+            # One by one, so that another `networks_at_once` draws the same networks.
+            noise = [self._noise() for _ in range(min(at_once, count - done))]
+            rows = self._home.draw(torch.stack(noise, dim=1)).T.to(self._risk.dtype)
+            self._errors.append(self._task.errors(rows))
+            done += len(noise)
+            if self._checkpoint is not None and (done - saved >= self._every or done == count):
+                self._checkpoint.replace(
+                    {"errors": torch.cat(self._errors), "generator": self._generator.get_state()}
+                )
+                saved = done
+            ticker.tick(done)
+        return torch.cat(self._errors)
+
+    def _noise(self) -> Tensor:
+        return torch.randn(
+            self._home.basis.size,
+            generator=self._generator,
+            dtype=torch.float64,
+            device=self._risk.device,
+        )
 
 
 def _moved(posterior: Posterior, device: torch.device) -> Posterior:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.bounds._prior import Prior
+from eigenscape.bounds._steps import Steps
 from eigenscape.bounds._task import Task, working_risk
 from eigenscape.bounds.pac_bayes import pac_bayes_bound
 from eigenscape.bounds.posterior import (
@@ -41,7 +42,6 @@ from eigenscape.records import Columns, Record, Status
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.train import epoch_order
 
-_DECAY, _EPSILON = 0.9, 1e-8
 _HISTORY = ("bound", "kl", "error", "loss", "prior_variance")
 
 
@@ -90,7 +90,8 @@ def optimise_posterior(
     """Find mean, variances and prior variance with a small bound, from the model's weights.
 
     The model itself is not changed. Cost: an epoch is one of training with `num_samples` networks
-    and two rotations a step. Nothing is read back from the device within an epoch.
+    and two rotations a step. On a GPU the steps are recorded in CUDA graphs, and nothing is read
+    back within an epoch.
 
     Args:
         risk: Model with trained weights, a classification loss, and the data of the bound.
@@ -137,24 +138,14 @@ class _Session:
     ) -> None:
         self._risk, self._start, self._recipe, self._seed = risk, start, recipe, seed
         self._task = Task(risk)
-        self._w = start.means.to(risk.dtype)
-        self._origin = start.prior_means.to(risk.dtype)
-        self._log_std = torch.zeros_like(self._w)
-        # Sums of many terms decide over these: float64.
-        self._rho = torch.tensor(recipe.prior_log_std, dtype=torch.float64, device=risk.device)
-        self._squares = [torch.zeros_like(t) for t in (self._w, self._log_std, self._rho)]
-        self._sums = torch.zeros(2, dtype=torch.float64, device=risk.device)
-        # In the model's dtype for the steps, in float64 for all else.
-        self._basis, self._exact = start.basis.to(self._w), start.basis
+        self._steps = Steps(risk, self._task, start, recipe)
+        # In float64; the steps have a copy in the model's dtype.
+        self._basis = start.basis
         self._done, self._seconds = 0, 0.0
         self._history = torch.full((recipe.epochs, len(_HISTORY)), math.nan, dtype=torch.float64)
         self._trouble: Status | None = None
         self._checkpoint: Checkpoint | None = None
         self._every = 1
-        ceiling = (math.log(recipe.ceiling) - 1.0 / recipe.precision) / 2.0
-        self._most_rho = torch.tensor(ceiling, dtype=torch.float64, device=risk.device)
-        self._rho.clamp_(max=self._most_rho)
-        self._generator = torch.Generator(risk.device)
 
     def save_in(self, folder: str | os.PathLike[str], every: int) -> None:
         """Say where the state is saved, and continue from what is there."""
@@ -178,9 +169,8 @@ class _Session:
         while self._done < recipe.epochs and self._trouble is None:
             if self._done in refreshes:
                 self._refresh()
-            before = [tensor.clone() for tensor in self._moving()]
-            with self._risk.evaluating():
-                self._run_epoch(self._done, rates[self._done])
+            before = [tensor.clone() for tensor in self._steps.moving()]
+            self._run_epoch(self._done, rates[self._done])
             self._note(before)
             now = time.monotonic()
             self._seconds, clock = self._seconds + now - clock, now
@@ -192,96 +182,40 @@ class _Session:
 
     def _refresh(self) -> None:
         """Compute the basis at the present mean, and bring everything that lives in it along."""
-        params = self._risk.space.unflatten(self._w)
+        steps, params = self._steps, self._risk.space.unflatten(self._steps.w)
         for name, tensor in self._risk.parameters().items():
             tensor.copy_(params[name])
-        old, new = self._exact, layer_basis(self._risk, self._recipe.basis)
+        old, new = self._basis, layer_basis(self._risk, self._recipe.basis)
         if self._done == 0:
-            self._log_std.copy_(0.5 * self._first_variances(new).log())
+            steps.log_std.copy_(0.5 * self._first_variances(new).log())
         elif self._recipe.carry == "project":
-            variances = old.carry((2.0 * self._log_std.double()).exp(), new)
-            self._log_std.copy_(0.5 * variances.log())
+            variances = old.carry((2.0 * steps.log_std.double()).exp(), new)
+            steps.log_std.copy_(0.5 * variances.log())
             # Mean squares of gradients are the diagonal of a second moment, as variances are.
-            self._squares[1].copy_(old.carry(self._squares[1].double(), new))
-        self._exact, self._basis = new, new.to(self._w)
+            steps.squares[0][1].copy_(old.carry(steps.squares[0][1].double(), new))
+        self._basis = new
+        steps.turn(new)
 
     def _first_variances(self, basis: Basis) -> Tensor:
         if self._recipe.initial == "weights":
-            return weight_variances(basis.to_basis(self._w.double()))
+            return weight_variances(basis.to_basis(self._steps.w.double()))
         curvature = basis_curvature(self._risk, basis)
-        return 1.0 / ((-2.0 * self._rho).exp() + self._task.num_examples * curvature)
+        return 1.0 / ((-2.0 * self._steps.rho).exp() + self._task.num_examples * curvature)
 
     def _run_epoch(self, epoch: int, rate: float) -> None:
-        self._generator.manual_seed(_mixed(self._seed, epoch))
-        order = epoch_order(self._seed, epoch, self._task.num_examples).to(self._risk.device)
-        self._sums.zero_()
-        for index in order.split(self._recipe.batch_size):
-            self._step(index, rate)
-
-    def _step(self, index: Tensor, rate: float) -> None:
-        """Make a step; on a GPU nothing here waits for it."""
-        basis, K = self._basis, self._recipe.num_samples
-        x, y = self._task.inputs[index], self._task.targets[index]
-        noise = torch.randn(
-            (K, len(self._w)), generator=self._generator, dtype=self._w.dtype, device=x.device
-        )
-        spread = noise * self._log_std.exp()
-        rows = (self._w + basis.to_standard(spread.T).T).requires_grad_()
-        with torch.enable_grad():
-            z = self._task.outputs(rows, x)
-            losses = self._task.loss(z, y)
-            (slopes,) = torch.autograd.grad(losses.sum(), rows)
-        wrong = self._task.wrong(z.detach(), y).double().mean()
-        self._sums += torch.stack((wrong, losses.detach().double().mean())) * len(index)
-        # ∂w'/∂ς is Q diag(e^ς ∘ ξ).
-        inner = (basis.to_basis(slopes.T).T * spread).mean(0)
-        for number, (value, slope) in enumerate(
-            zip(self._moving(), self._slopes(slopes.mean(0), inner), strict=True)
-        ):
-            self._update(value, slope, self._squares[number], rate)
-        self._rho.clamp_(max=self._most_rho)
-
-    def _slopes(self, outer: Tensor, inner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the derivatives of R to those of L with respect to w and ς; return that of ϱ too."""
-        n, b = self._task.num_examples, self._recipe.precision
-        scale = (-2.0 * self._rho).exp()
-        away = self._w - self._origin
-        variances = (2.0 * self._log_std).exp()
-        kl, size = self._kl()
-        j = b * (math.log(self._recipe.ceiling) - 2.0 * self._rho)
-        budget = kl + 2.0 * j.log() + math.log(math.pi**2 * n / (6.0 * self._recipe.delta))
-        R = (budget / (2.0 * (n - 1))).sqrt()
-        weight = 1.0 / (4.0 * R * (n - 1))
-        near, each = (weight * scale).to(self._w), weight.to(self._w)
-        return (
-            outer + near * away,
-            inner + near * variances - each,
-            weight * (len(self._w) - size * scale - 4.0 * b / j),
-        )
-
-    def _kl(self) -> tuple[Tensor, Tensor]:
-        """Return KL(Q‖P), and Σs + ‖w − w₀‖², in float64 on the device."""
-        log_std = self._log_std.double()
-        size = (2.0 * log_std).exp().sum() + (self._w - self._origin).double().square().sum()
-        half = size * (-2.0 * self._rho).exp() / 2.0 - log_std.sum()
-        return half + len(log_std) * (self._rho - 0.5), size
-
-    def _update(self, value: Tensor, slope: Tensor, square: Tensor, rate: float) -> None:
-        if self._recipe.optimizer == "sgd":
-            value.sub_(rate * slope)
-            return
-        square.mul_(_DECAY).add_((1.0 - _DECAY) * slope.square())
-        value.sub_(rate * slope / (square.sqrt() + _EPSILON))
+        order = epoch_order(self._seed, epoch, self._task.num_examples)
+        with self._risk.evaluating():
+            self._steps.run_epoch(order, rate, _mixed(self._seed, epoch))
 
     def _note(self, before: list[Tensor]) -> None:
         """Read the epoch's numbers: the one place where the host waits for the device."""
-        n = self._task.num_examples
-        kl, _ = self._kl()
-        finite = torch.stack([tensor.isfinite().all() for tensor in self._moving()]).all().double()
-        read = torch.stack([*(self._sums / n), kl, self._rho, finite]).tolist()
+        n, moving = self._task.num_examples, self._steps.moving()
+        kl = self._steps.kl()
+        finite = torch.stack([tensor.isfinite().all() for tensor in moving]).all().double()
+        read = torch.stack([*(self._steps.sums / n), kl, self._steps.rho, finite]).tolist()
         error, loss, divergence, rho, is_finite = read
         if not (is_finite and all(math.isfinite(value) for value in read)):
-            for tensor, value in zip(self._moving(), before, strict=True):
+            for tensor, value in zip(moving, before, strict=True):
                 tensor.copy_(value)
             self._trouble = Status(
                 False,
@@ -299,9 +233,6 @@ class _Session:
         self._history[self._done] = torch.tensor(row, dtype=torch.float64)
         self._done += 1
 
-    def _moving(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self._w, self._log_std, self._rho
-
     def _announced(self, progress: ProgressCallback | None) -> ProgressCallback | None:
         """Put the bound into the progress text."""
         if progress is None:
@@ -317,16 +248,17 @@ class _Session:
         history = self._history[: self._done]
         last = float(history[-1, 0]) if self._done else math.nan
         done = f"{self._done} epochs; the bound is about {last:.4f}."
+        basis, variances = self._steps.diagonal(self._basis)
         return PosteriorFit(
             status=Status(True, done) if self._trouble is None else self._trouble,
             num_products=0,
             seed=self._seed,
             posterior=dataclasses.replace(
                 self._start,
-                means=self._w.double(),
-                variances=(2.0 * self._log_std.double()).exp(),
-                basis=self._exact,
-                prior_variance=float((2.0 * self._rho).exp()),
+                means=self._steps.w.double(),
+                variances=variances,
+                basis=basis,
+                prior_variance=float((2.0 * self._steps.rho).exp()),
             ),
             recipe=self._recipe,
             seconds=self._seconds,
@@ -335,11 +267,10 @@ class _Session:
 
     def _state(self) -> dict[str, Tensor]:
         """Return everything that changes; the layout of the basis as JSON beside its tensors."""
-        names = ("w", "log_std", "rho")
-        state = dict(zip(names, self._moving(), strict=True))
-        state |= {f"squares.{n}": t for n, t in zip(names, self._squares, strict=True)}
+        state = {f"moving.{n}": t for n, t in enumerate(self._steps.moving())}
+        state |= {f"squares.{n}": t for n, t in enumerate(self._steps.squares)}
         layout = []
-        for number, layer in enumerate(self._exact.layers):
+        for number, layer in enumerate(self._basis.layers):
             state[f"basis.{number}.eigenvalues"] = layer.eigenvalues
             for place, rotation in enumerate(layer.rotations):
                 state[f"basis.{number}.rotation.{place}"] = rotation
@@ -352,10 +283,10 @@ class _Session:
         return state
 
     def _restore(self, saved: dict[str, Tensor]) -> None:
-        for name, tensor in zip(("w", "log_std", "rho"), self._moving(), strict=True):
-            tensor.copy_(saved[name])
-        for name, tensor in zip(("w", "log_std", "rho"), self._squares, strict=True):
-            tensor.copy_(saved[f"squares.{name}"])
+        groups = {"moving": self._steps.moving(), "squares": self._steps.squares}
+        for name, tensors in groups.items():
+            for number, tensor in enumerate(tensors):
+                tensor.copy_(saved[f"{name}.{number}"])
         layers = []
         for number, facts in enumerate(json.loads(bytes(saved["layout"].tolist()))):
             mark = f"basis.{number}.rotation."
@@ -364,8 +295,8 @@ class _Session:
             moved = tuple(rotation.to(self._risk.device) for rotation in rotations)
             name, kind, start, size, has_bias = facts
             layers.append(LayerBasis(name, kind, start, size, has_bias, moved, values))
-        self._exact = Basis(tuple(layers))
-        self._basis = self._exact.to(self._w)
+        self._basis = Basis(tuple(layers))
+        self._steps.turn(self._basis)
         self._history.copy_(saved["history"])
         self._done, self._seconds = int(saved["done"]), float(saved["seconds"])
 

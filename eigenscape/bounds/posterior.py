@@ -40,7 +40,8 @@ class LayerBasis:
 
     Attributes:
         name: The layer, or the parameter where it stands alone.
-        kind: "standard", "kronecker", "approximate" or "exact".
+        kind: "standard", "kronecker", "approximate" or "exact"; "full" for the eigenvectors of an
+            optimised covariance.
         start: Where its parameters begin in the flat vector; they are contiguous.
         size: How many there are.
         has_bias: Whether a bias follows the weight, and is the last column of W̃.

@@ -15,6 +15,7 @@ from eigenscape.records import storable
 OPTIMIZERS = ("rmsprop", "sgd")
 CARRIES = ("project", "index")
 INITIALS = ("weights", "curvature")
+COVARIANCES = ("diagonal", "full")
 
 
 @storable
@@ -29,6 +30,8 @@ class BoundRecipe:
         carry: What becomes of the variances when the basis changes: "project" takes the diagonal
             that the covariance has in the new basis, and does the same for the optimiser's mean
             squares; "index" leaves each number at its index, as the authors' code does.
+        covariance: "diagonal" in the basis, or "full" within each layer, for tiny ones; the basis
+            is then computed once, and is only where the optimisation begins.
         initial: First variances: "weights", the squares of the coordinates of w; or "curvature",
             1/(1/λ + n h) for the Gauss-Newton diagonal h in the basis (EKFAC).
         epochs: Passes over the data.
@@ -48,6 +51,7 @@ class BoundRecipe:
     refresh_every: int | None = 10
     refresh_growth: int = 1
     carry: str = "project"
+    covariance: str = "diagonal"
     initial: str = "weights"
     epochs: int = 2000
     batch_size: int = 128
@@ -64,13 +68,24 @@ class BoundRecipe:
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
         call = "BoundRecipe({}=...)"
-        choices = {"basis": KINDS, "carry": CARRIES, "initial": INITIALS, "optimizer": OPTIMIZERS}
+        choices = {
+            "basis": KINDS,
+            "carry": CARRIES,
+            "covariance": COVARIANCES,
+            "initial": INITIALS,
+            "optimizer": OPTIMIZERS,
+        }
         for name, allowed in choices.items():
             require_choice(getattr(self, name), allowed, call.format(name))
         for name in ("refresh_growth", "epochs", "batch_size", "num_samples", "drop_every"):
             require_count(getattr(self, name), call.format(name))
         if self.refresh_every is not None:
             require_count(self.refresh_every, call.format("refresh_every"))
+        if self.covariance == "full" and self.refresh_every is not None:
+            raise InvalidArgumentError(
+                "`BoundRecipe(covariance='full')` has no use for another basis: set "
+                f"refresh_every=None; got {self.refresh_every}."
+            )
         for name in ("learning_rate", "drop", "precision", "ceiling"):
             require_positive(getattr(self, name), call.format(name))
         if not 0.0 < self.delta < 1.0:

@@ -188,6 +188,7 @@ def _compute(
             num_samples=settings["draws"],
             delta=settings["delta"],
             delta_samples=settings["delta_samples"],
+            checkpoint=place.checkpoint.with_name("draws"),
             seed=settings["seed"],
             progress=watch,
         )

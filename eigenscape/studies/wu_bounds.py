@@ -11,14 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eigenscape.bounds import NetworkCertificate, bound_recipe, certify, optimise_posterior
+from eigenscape.bounds import (
+    BoundRecipe,
+    NetworkCertificate,
+    bound_recipe,
+    certify,
+    optimise_posterior,
+)
 from eigenscape.data import DataSet, load
 from eigenscape.files import read_tensors, write_bytes, write_tensors
 from eigenscape.losses import CrossEntropy
 from eigenscape.models import build
-from eigenscape.report import Axis, Panel, Picture
+from eigenscape.report import Axis, Panel, Picture, Points
 from eigenscape.risk import EmpiricalRisk
-from eigenscape.studies._draw import SERIES, curve
+from eigenscape.studies._draw import SERIES, rounded
 from eigenscape.studies._tables import sheet
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.study import Outcome, Setting, Study
@@ -27,6 +33,9 @@ from eigenscape.train import SGD, Recipe, fit
 
 METHODS = ("base", "appr", "iter", "iter-d", "iter-m")
 _TURNED = ("appr", "iter", "iter-m")
+# Beyond the paper: ITER with variances left at their index when the basis changes, which is how
+# the authors' code has it; all our others carry them over.
+_INDEXED = "iter-index"
 # Table 9: bounds of BASE, APPR, ITER, ITER(D), ITER.M; None where there is no row.
 _TABLE_9: dict[str, tuple[float | None, ...]] = {
     "T-600": (0.154, 0.1432, 0.1198, 0.1199, 0.1255),
@@ -75,7 +84,7 @@ def _claims() -> tuple[Claim, ...]:
             "share of networks where the bound of ITER is below that of APPR",
             "all but R-600",
             low=1.0,
-            why=everywhere,
+            why=f"{everywhere} On digits the gap is hardly larger than the spread over seeds.",
         ),
         Claim(
             "wu.table1.iter-m-close-to-iter",
@@ -105,7 +114,7 @@ def _plain(name: str) -> str:
 
 def _digest(options: Mapping[str, Any]) -> str:
     """Return what tells one setting's folders from another's."""
-    kept = {key: options[key] for key in ("seeds", "training", "optimisation", "draws")}
+    kept = {key: options[key] for key in ("seeds", "training", "sgd", "optimisation", "draws")}
     text = json.dumps(kept, sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -138,11 +147,11 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
                 bounds.setdefault((name, net.seed), {})[method] = row[0]
                 if method in falls:
                     falls[method].append(_fall(variances, eigenvalues))
-                if method not in picture:
+                if method != _INDEXED and method not in picture:
                     picture[method] = variances[eigenvalues.argsort(descending=True)]
     names = ("network", "seed", "method", "bound", "KL", "error of draws", "λ", "test error")
     table = sheet("bounds", "Every network, seed and method", names, rows)
-    return Outcome(_measured(bounds, falls), (_drawn(picture),), (table,))
+    return Outcome(_measured(bounds, falls), (_drawn(picture),), (table,), _notes(bounds))
 
 
 def _train(name: str, options: Any, workshop: Workshop) -> list[_Net]:
@@ -202,7 +211,7 @@ def _certified(
         fitted = optimise_posterior(
             risk,
             net.before,
-            recipe=bound_recipe(method, **options["optimisation"]),
+            recipe=_recipe(method, options["optimisation"]),
             checkpoint=place / "state",
             seed=net.seed,
             progress=workshop.progress,
@@ -212,6 +221,7 @@ def _certified(
             fitted.posterior,
             num_samples=options["draws"],
             networks_at_once=options["at_once"],
+            checkpoint=place / "draws",
             seed=net.seed,
             progress=workshop.progress,
         )
@@ -222,6 +232,12 @@ def _certified(
         write_bytes(done, json.dumps(_row(found)).encode())
     tensors = read_tensors(arrays)
     return tuple(json.loads(done.read_text())), tensors["variances"], tensors["eigenvalues"]
+
+
+def _recipe(method: str, settings: Mapping[str, Any]) -> BoundRecipe:
+    if method == _INDEXED:
+        return bound_recipe("iter", carry="index", **settings)
+    return bound_recipe(method, **settings)
 
 
 def _row(found: NetworkCertificate) -> tuple[float, ...]:
@@ -260,6 +276,20 @@ def _measured(
     return measured
 
 
+def _notes(bounds: dict[tuple[str, int], dict[str, float]]) -> tuple[str, ...]:
+    """Say what carrying variances over is worth, where both ways were run."""
+    pairs = [(row["iter"], row[_INDEXED]) for row in bounds.values() if _INDEXED in row]
+    if not pairs:
+        return ()
+    worse = sum(indexed > carried for carried, indexed in pairs)
+    gain = sum(indexed - carried for carried, indexed in pairs) / len(pairs)
+    return (
+        "ITER-INDEX is ITER with variances left at their index whenever the basis changes. Its "
+        f"bound is above that of ITER, which carries them over, in {worse} of {len(pairs)} cases; "
+        f"the mean difference is {gain:+.3f}.",
+    )
+
+
 def _fall(variances: Tensor, eigenvalues: Tensor) -> float:
     """Correlate where there is an eigenvalue: M̃ has fewer of them than outputs; NaN for none."""
     kept = eigenvalues > 1e-8 * eigenvalues.max()
@@ -279,7 +309,7 @@ def _drawn(variances: dict[str, Tensor]) -> Picture:
         places = torch.linspace(0, len(values) - 1, min(_SHOWN, len(values))).long()
         panels.append(
             Panel(
-                [curve(values.cpu()[places], SERIES[number % len(SERIES)])],
+                [Points((places + 1).tolist(), rounded(values.cpu()[places]), SERIES[number])],
                 Axis("direction, eigenvalues falling"),
                 Axis("posterior variance", log=True),
                 method.upper(),
@@ -289,8 +319,10 @@ def _drawn(variances: dict[str, Tensor]) -> Picture:
         "variances",
         "Posterior variance along the directions of the first layer",
         tuple(panels),
-        shows="Where the curvature is large the posterior has to be narrow. BASE has no "
-        "eigenvalues: its directions are the parameters in their order.",
+        shows="Of the first network and seed. Where the curvature is large the posterior has to be "
+        "narrow. BASE has no eigenvalues: its directions are the parameters in their order. ITER-M "
+        "has a matrix of fewer ranks than classes, so most of its directions have no eigenvalue "
+        "either, and come last in no order.",
     )
 
 
@@ -304,21 +336,27 @@ STUDY = Study(
             options={
                 "networks": ("T-20", "T-16^2"),
                 "data": "digits",
-                "methods": ("base", "appr", "iter", "iter-m"),
+                "methods": ("base", "appr", "iter", "iter-m", _INDEXED),
                 "seeds": (0, 1, 2),
                 "training": {"epochs": 100, "batch_size": 64},
                 "sgd": {"learning_rate": 0.05, "momentum": 0.9},
                 "optimisation": {
-                    "epochs": 200,
+                    "epochs": 120,
                     "drop_every": 80,
                     "batch_size": 100,
-                    "learning_rate": 0.003,
+                    "learning_rate": 0.01,
                 },
-                "draws": 2000,
+                "draws": 1500,
                 "at_once": 20,
             },
-            note="1437 digits of 8 × 8 pixels in place of MNIST, narrow networks, a tenth of the "
-            "epochs and 2000 draws: bounds are large, and only their order can be compared.",
+            note="1437 digits of 8 × 8 pixels in place of MNIST, narrow networks, 120 epochs of "
+            "optimisation in place of 2000 with ten times the learning rate, and 1500 draws in "
+            "place of 50 000: bounds are large, and only their order can be compared. All prior "
+            "variances end at the largest that the grid has. How far the optimisation gets decides "
+            "over some answers: with a learning rate of 0.003, dropped after 60 epochs, bounds are "
+            "0.43 to 0.74, ITER is below APPR in 6 of 6 cases and ITER-INDEX above ITER in 6 of 6 "
+            "(by 0.109 on average), but variances hardly fall along the eigenvalues (-0.14, -0.15 "
+            "and -0.25 for APPR, ITER and ITER.M, where -0.3 is claimed).",
         ),
         "paper": Setting(
             options={

@@ -21,8 +21,9 @@ from eigenscape.bounds import (
     make_posterior,
     pac_bayes_certificate,
 )
-from eigenscape.errors import EigenscapeError, InvalidArgumentError, ShapeError
+from eigenscape.errors import CheckpointError, EigenscapeError, InvalidArgumentError, ShapeError
 from eigenscape.losses import BinaryCrossEntropy, CrossEntropy
+from eigenscape.progress import Progress
 from eigenscape.records import Status
 from eigenscape.report import read_run
 from eigenscape.risk import EmpiricalRisk
@@ -296,6 +297,39 @@ def test_progress_counts_networks(problem: Problem) -> None:
         progress=lambda step: seen.append(step.done),
     )
     assert seen == [2, 4, 5]
+
+
+@pytest.mark.parametrize("again", [4, 3])
+def test_killed_draws_continue_with_the_same_bits(
+    problem: Problem, tmp_path: Path, again: int
+) -> None:
+    posterior = posterior_of(problem, 0.1)
+    settings = dict(num_samples=23, seed=6)
+    whole = certify(problem.risk, posterior, **settings)
+    kept = dict(checkpoint=tmp_path / "c", checkpoint_every=8, **settings)
+
+    def stop(step: Progress) -> None:
+        if step.done == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        certify(problem.risk, posterior, networks_at_once=4, progress=stop, **kept)
+    seen: list[int] = []
+    found = certify(
+        problem.risk,
+        posterior,
+        networks_at_once=again,
+        progress=lambda step: seen.append(step.done),
+        **kept,
+    )
+    assert seen[0] == 16 + again  # 20 were drawn, 16 of them saved
+    assert found.certificate.to_dict() == whole.certificate.to_dict()
+    done = certify(problem.risk, posterior, progress=stop, **kept)
+    assert done.certificate.to_dict() == whole.certificate.to_dict()
+    with pytest.raises(CheckpointError, match="posterior"):
+        certify(problem.risk, posterior_of(problem, 0.2), **kept)
+    with pytest.raises(CheckpointError, match="draws: 23, now 24"):
+        certify(problem.risk, posterior, **{**kept, "num_samples": 24})
 
 
 def test_the_record_reads_as_its_certificate(problem: Problem) -> None:

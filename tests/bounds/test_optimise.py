@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.distributions import MultivariateNormal, kl_divergence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from eigenscape.bounds import (
@@ -49,49 +50,64 @@ def same(one: PosteriorFit, two: PosteriorFit) -> None:
 
 
 def test_derivatives_of_the_bound_are_those_of_autograd(problem: Problem) -> None:
-    run = session(problem)
-    zero = torch.zeros_like(run._w)
-    w, log_std, rho = (t.clone().requires_grad_() for t in run._moving())
-    kl = gaussian_kl(w, (2 * log_std).exp(), run._origin, (2 * rho).exp())
-    torch.testing.assert_close(run._kl()[0], kl.detach())
+    steps = session(problem)._steps
+    theta, rho = (t.clone().requires_grad_() for t in steps.moving())
+    origin = problem.risk.space.flatten(problem.prior)
+    kl = gaussian_kl(theta[0], (2 * theta[1]).exp(), origin, (2 * rho).exp())
+    torch.testing.assert_close(steps.kl(), kl.detach())
     j = 100.0 * (math.log(0.1) - 2 * rho)
     B = (kl + 2 * j.log() + math.log(math.pi**2 * 90 / (6 * 0.025))) / 89
-    wanted = torch.autograd.grad((B / 2).sqrt(), (w, log_std, rho))
-    for ours, theirs in zip(run._slopes(zero, zero), wanted, strict=True):
+    wanted = torch.autograd.grad((B / 2).sqrt(), (theta, rho))
+    zero, variances = torch.zeros_like(steps.w), (2 * steps.log_std).exp()
+    for ours, theirs in zip(steps.slopes(zero, zero, variances, []), wanted, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("num_samples", [1, 3])
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
 def test_a_step_of_sgd_is_line_12_to_14_of_the_algorithm(
-    problem: Problem, num_samples: int
+    problem: Problem, num_samples: int, covariance: str
 ) -> None:
-    run = session(problem, optimizer="sgd", num_samples=num_samples)
-    before = [t.clone() for t in run._moving()]
-    leaves = [t.clone().requires_grad_() for t in run._moving()]
-    index = torch.arange(5, 25)
-    run._generator.manual_seed(4)
+    once = {"refresh_every": None, "covariance": covariance}
+    run = session(problem, optimizer="sgd", num_samples=num_samples, batch_size=90, **once)
+    steps = run._steps
+    for N in steps.lower:
+        N.copy_(torch.tril(torch.linspace(-0.1, 0.2, N.numel()).double().view_as(N), -1))
+    before = [t.clone() for t in steps.moving()]
+    leaves = [t.clone().requires_grad_() for t in before]
     with run._risk.evaluating():
-        run._step(index, 0.1)
-    noise = torch.randn(
-        num_samples, 39, generator=torch.Generator().manual_seed(4), dtype=torch.float64
-    )
-    Q = run._exact.to_standard(torch.eye(39, dtype=torch.float64))
-    w, log_std, rho = leaves
+        steps.run_epoch(torch.arange(90), 0.1, 4)
+    draw = torch.Generator().manual_seed(4)
+    noise = torch.empty(num_samples, 39, dtype=torch.float64).normal_(generator=draw)
+    Q = run._basis.to_standard(torch.eye(39, dtype=torch.float64))
+    (w, log_std), rho, *lower = leaves
+    L = torch.diag(log_std.exp())
+    if lower:
+        L = L + torch.block_diag(*(N.tril(-1) for N in lower))
     losses = []
     for xi in noise:
-        named = run._risk.space.unflatten(w + Q @ (log_std.exp() * xi))
-        z = torch.func.functional_call(problem.model, named, (problem.data[0][index],))
-        losses.append(nn.functional.cross_entropy(z, problem.data[1][index]))
-    kl = gaussian_kl(w, (2 * log_std).exp(), run._origin, (2 * rho).exp())
+        named = run._risk.space.unflatten(w + Q @ L @ xi)
+        z = torch.func.functional_call(problem.model, named, (problem.data[0],))
+        losses.append(nn.functional.cross_entropy(z, problem.data[1]))
+    origin = problem.risk.space.flatten(problem.prior)
+    prior = MultivariateNormal(origin, scale_tril=rho.exp() * torch.eye(39).double())
+    kl = kl_divergence(MultivariateNormal(w, scale_tril=L), prior)
     j = 100.0 * (math.log(0.1) - 2 * rho)
     B = (kl + 2 * j.log() + math.log(math.pi**2 * 90 / (6 * 0.025))) / 89
     slopes = torch.autograd.grad(torch.stack(losses).mean() + (B / 2).sqrt(), leaves)
-    for now, old, slope in zip(run._moving(), before, slopes, strict=True):
+    for now, old, slope in zip(steps.moving(), before, slopes, strict=True):
         torch.testing.assert_close(now, old - 0.1 * slope)
+    if covariance == "full":
+        basis, variances = steps.diagonal(run._basis)
+        Q2, L2 = basis.to_standard(torch.eye(39).double()), torch.diag(steps.log_std.exp())
+        L2 = Q @ (L2 + torch.block_diag(*steps.lower))
+        torch.testing.assert_close(Q2 @ torch.diag(variances) @ Q2.T, L2 @ L2.T)
+        assert basis.orthonormality() < 1e-12
 
 
 def test_rmsprop_is_that_of_pytorch(problem: Problem) -> None:
-    run = session(problem)
+    steps = session(problem)._steps
+    steps._rate.fill_(0.03)
     value = torch.linspace(-1, 1, 5, dtype=torch.float64)
     theirs, square = nn.Parameter(value.clone()), torch.zeros_like(value)
     optimizer = torch.optim.RMSprop([theirs], lr=0.03, alpha=0.9, eps=1e-8)
@@ -99,7 +115,7 @@ def test_rmsprop_is_that_of_pytorch(problem: Problem) -> None:
         slope = torch.sin(value + step)
         theirs.grad = slope.clone()
         optimizer.step()
-        run._update(value, slope, square, 0.03)
+        steps.update(value, slope, square)
     torch.testing.assert_close(value, theirs.detach())
 
 
@@ -114,26 +130,30 @@ def test_a_changed_basis_takes_variances_and_optimiser_along(problem: Problem) -
     run, other = session(problem), session(problem, carry="index")
     for one in (run, other):
         one._done = 2
-        one._squares[1].copy_(torch.arange(1.0, 40.0))
-        one._w.mul_(1.5).add_(0.1)
-    old, s, squares = run._exact, (2 * run._log_std).exp(), run._squares[1].clone()
-    kept = other._log_std.clone()
+        one._steps.squares[0][1].copy_(torch.arange(1.0, 40.0))
+        one._steps.w.mul_(1.5).add_(0.1)
+    ours, theirs = run._steps, other._steps
+    old, s, squares = run._basis, (2 * ours.log_std).exp(), ours.squares[0][1].clone()
+    kept = theirs.log_std.clone()
     run._refresh()
     other._refresh()
-    new = run._exact
+    new = run._basis
     assert float((new.layers[0].rotations[0] - old.layers[0].rotations[0]).abs().max()) > 1e-3
-    torch.testing.assert_close((2 * run._log_std).exp(), old.carry(s, new))
-    torch.testing.assert_close(run._squares[1], old.carry(squares, new))
-    assert torch.equal(other._log_std, kept)
-    assert torch.equal(other._squares[1], torch.arange(1.0, 40.0).double())
+    torch.testing.assert_close((2 * ours.log_std).exp(), old.carry(s, new))
+    torch.testing.assert_close(ours.squares[0][1], old.carry(squares, new))
+    assert torch.equal(theirs.log_std, kept)
+    assert torch.equal(theirs.squares[0][1], torch.arange(1.0, 40.0).double())
     # The basis is that of the mean, not of the weights that training found.
     fresh = run._risk.space.flatten(run._risk.parameters())
-    torch.testing.assert_close(fresh, run._w)
+    torch.testing.assert_close(fresh, ours.w)
 
 
-@pytest.mark.parametrize("method", ["base", "appr", "iter", "iter-d", "iter-m"])
+@pytest.mark.parametrize("method", ["base", "appr", "iter", "iter-d", "iter-m", "full"])
 def test_every_method_makes_the_bound_smaller(problem: Problem, method: str) -> None:
-    recipe = bound_recipe(method, epochs=40, batch_size=30, learning_rate=0.03, drop_every=30)
+    settings = dict(epochs=40, batch_size=30, learning_rate=0.03, drop_every=30)
+    if method == "full":
+        method, settings = "appr", {**settings, "covariance": "full"}
+    recipe = bound_recipe(method, **settings)
     before = {name: t.clone() for name, t in problem.model.state_dict().items()}
     fit = optimise_posterior(problem.risk, problem.prior, recipe=recipe)
     assert float(fit.bound[-1]) < float(fit.bound[0]) - 0.1
@@ -147,16 +167,17 @@ def test_every_method_makes_the_bound_smaller(problem: Problem, method: str) -> 
 
 def test_curvature_gives_the_first_variances(problem: Problem) -> None:
     run = session(problem, initial="curvature")
-    assert bool(((2 * run._log_std).exp() <= math.exp(-6.0) * (1 + 1e-12)).all())
-    top = int(run._exact.layers[0].eigenvalues.argmax())
-    low = int(run._exact.layers[0].eigenvalues.argmin())
-    assert float(run._log_std[top]) < float(run._log_std[low])
+    log_std, eigenvalues = run._steps.log_std, run._basis.layers[0].eigenvalues
+    assert bool(((2 * log_std).exp() <= math.exp(-6.0) * (1 + 1e-12)).all())
+    assert float(log_std[eigenvalues.argmax()]) < float(log_std[eigenvalues.argmin()])
 
 
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
 def test_a_killed_optimisation_continues_with_the_same_bits(
-    problem: Problem, tmp_path: Path
+    problem: Problem, tmp_path: Path, covariance: str
 ) -> None:
-    recipe = bound_recipe("iter", **SHORT)
+    every = {"refresh_every": 2 if covariance == "diagonal" else None}
+    recipe = bound_recipe("iter", **{**SHORT, **every}, covariance=covariance)
     whole = optimise_posterior(problem.risk, problem.prior, recipe=recipe, seed=3)
 
     def stop(step: Progress) -> None:
@@ -188,25 +209,6 @@ def test_numbers_that_are_not_finite_stop_it_at_the_last_good_epoch(problem: Pro
     )
 
 
-def test_every_example_is_used_once_in_an_epoch(
-    problem: Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Tensor] = []
-    real = _Session._step
-
-    def spy(self: _Session, index: Tensor, rate: float) -> None:
-        seen.append(index)
-        real(self, index, rate)
-
-    monkeypatch.setattr(_Session, "_step", spy)
-    recipe = bound_recipe("base", epochs=2, batch_size=40)
-    optimise_posterior(problem.risk, problem.prior, recipe=recipe)
-    assert [len(index) for index in seen] == [40, 40, 10] * 2
-    first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
-    assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(90))
-    assert first.tolist() != second.tolist()
-
-
 class _Reads(TorchDispatchMode):
     """Notices what would make the host wait for a device."""
 
@@ -223,7 +225,7 @@ class _Reads(TorchDispatchMode):
 @pytest.mark.parametrize("num_samples", [1, 2])
 def test_nothing_is_read_back_within_an_epoch(problem: Problem, num_samples: int) -> None:
     run = session(problem, num_samples=num_samples)
-    with run._risk.evaluating(), _Reads() as reads:
+    with _Reads() as reads:
         run._run_epoch(0, 0.1)
         assert reads.found == []
         run._note([])

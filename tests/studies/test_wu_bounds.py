@@ -31,7 +31,8 @@ def test_every_network_has_a_row_for_every_method(result: StudyResult) -> None:
     columns = result.sheets[0].columns
     rows = list(zip(columns["network"], columns["seed"], columns["method"], strict=True))
     methods = ("base", "appr", "iter", "iter-m")
-    assert rows == [(n, s, m) for n in ("T-3", "R-3") for s in (0, 1) for m in methods]
+    every = (*methods, "iter-index")
+    assert rows == [(n, s, m) for n in ("T-3", "R-3") for s in (0, 1) for m in every]
     assert all(0.0 < bound <= 1.0 for bound in columns["bound"])
     assert len(set(columns["KL"])) == len(rows)
     assert [panel.title for panel in result.pictures[0].panels] == [m.upper() for m in methods]
@@ -49,6 +50,14 @@ def test_claims_are_measured_from_the_rows(result: StudyResult) -> None:
     gaps = [row["iter-m"] / row["iter"] - 1 for row in found.values()]
     assert numbers["wu.table1.iter-m-close-to-iter"] == pytest.approx(sum(gaps) / 4, abs=1e-4)
     assert -1.0 <= numbers["wu.fig7.iter-variance-falls"] <= 1.0
+
+
+def test_a_note_compares_both_ways_to_change_the_basis(result: StudyResult) -> None:
+    bounds = {("T-3", seed): {"iter": 0.3, "iter-index": 0.28 + 0.1 * seed} for seed in (0, 1)}
+    (note,) = wu_bounds._notes(bounds)
+    assert "in 1 of 2 cases; the mean difference is +0.030" in note
+    assert wu_bounds._notes({("T-3", 0): {"iter": 0.3}}) == ()
+    assert any("ITER-INDEX" in text for text in result.notes)
 
 
 def test_what_was_computed_is_not_computed_again(

@@ -1,0 +1,327 @@
+"""The steps of an optimisation, in buffers that stay where they are.
+
+Letters as in `optimise`: θ (2, P) holds w and ς, ϱ is a number; N a strictly lower triangle where a
+layer's covariance is full, so that a network drawn is w' = w + Q(e^ς ∘ ξ + Nξ).
+
+On a CUDA device steps are recorded in CUDA graphs, some dozens in each: an epoch is a handful of
+launches, and nothing waits for the host before its end. Noise is drawn ahead of the steps, so no
+graph has a generator in it. On the CPU the same functions run one after the other.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eigenscape.bounds._task import Task
+from eigenscape.bounds.posterior import Basis, LayerBasis, Posterior
+from eigenscape.bounds.recipe import BoundRecipe
+from eigenscape.errors import InvalidArgumentError, SubstitutionWarning
+from eigenscape.risk import EmpiricalRisk
+
+_DECAY, _EPSILON = 0.9, 1e-8
+# Steps whose noise is drawn together and which one graph holds, at most, and its memory.
+_STEPS, _NOISE_BYTES = 32, 2**27
+# Largest layer with a full covariance: the factor has this number squared.
+_MOST_FULL = 1024
+
+
+class Steps:
+    """Mean, variances and prior variance, and how a step changes them.
+
+    Attributes:
+        theta: w and ς (2, P), in the model's dtype.
+        rho: ϱ, float64, as are all numbers that sums of many terms decide over.
+        lower: N (size, size) of every layer, or nothing where the covariance is diagonal.
+        squares: Mean squares of slopes, one tensor for each that moves.
+        sums: Error and loss of the epoch, times n; float64.
+        basis: The basis in the model's dtype.
+    """
+
+    def __init__(
+        self, risk: EmpiricalRisk, task: Task, start: Posterior, recipe: BoundRecipe
+    ) -> None:
+        """Lay out the buffers.
+
+        Args:
+            risk: The risk, for its dtype and device.
+            task: Its examples.
+            start: Means, the prior, and a first basis.
+            recipe: How.
+
+        Raises:
+            InvalidArgumentError: If a layer is too large for a full covariance.
+        """
+        self._task, self._recipe, self._device = task, recipe, risk.device
+        w = start.means.to(risk.dtype)
+        self.theta = torch.stack((w, torch.zeros_like(w)))
+        self._origin = start.prior_means.to(risk.dtype)
+        exact: dict[str, Any] = {"dtype": torch.float64, "device": risk.device}
+        ceiling = (math.log(recipe.ceiling) - 1.0 / recipe.precision) / 2.0
+        self._most_rho = torch.tensor(ceiling, **exact)
+        self.rho = torch.tensor(recipe.prior_log_std, **exact).clamp_(max=self._most_rho)
+        self.lower = _triangles(start.basis, w) if recipe.covariance == "full" else []
+        self.squares = [torch.zeros_like(tensor) for tensor in self.moving()]
+        self.sums, self._rate = torch.zeros(2, **exact), torch.zeros((), **exact)
+        self.basis = _copied(start.basis.to(w))
+        n = task.num_examples
+        self._batch = min(recipe.batch_size, n)
+        self._order = torch.empty(n, dtype=torch.int64, device=risk.device)
+        bytes_per_step = recipe.num_samples * w.numel() * w.element_size()
+        most = max(1, min(_STEPS, n // self._batch, _NOISE_BYTES // bytes_per_step))
+        self._noise = w.new_empty(most, recipe.num_samples, len(w))
+        self._generator = torch.Generator(risk.device)
+        self._graphs: dict[tuple[int, ...], _Graph] = {}
+        self._use_graphs = risk.device.type == "cuda"
+
+    @property
+    def w(self) -> Tensor:
+        """The posterior's mean (P,)."""
+        return self.theta[0]
+
+    @property
+    def log_std(self) -> Tensor:
+        """ς (P,)."""
+        return self.theta[1]
+
+    def moving(self) -> list[Tensor]:
+        """Return what steps change, not copied."""
+        return [self.theta, self.rho, *self.lower]
+
+    def turn(self, basis: Basis) -> None:
+        """Use another basis; ς and N keep their numbers."""
+        new = basis.to(self.w)
+        if _shapes(new) != _shapes(self.basis):
+            self.basis = _copied(new)
+            self._graphs.clear()
+            return
+        for ours, theirs in zip(self.basis.layers, new.layers, strict=True):
+            for R, other in zip(ours.rotations, theirs.rotations, strict=True):
+                R.copy_(other)
+
+    def run_epoch(self, order: Tensor, rate: float, seed: int) -> None:
+        """Make the steps of an epoch; on a GPU this returns before they are done.
+
+        Args:
+            order: All examples' numbers (n,).
+            rate: Learning rate.
+            seed: Of the noise; an epoch that is run again draws the same.
+        """
+        self._order.copy_(order)
+        self._rate.fill_(rate)
+        self._generator.manual_seed(seed)
+        self.sums.zero_()
+        for index in self.pieces():
+            key = tuple(index.shape)
+            self._noise[: len(index)].normal_(generator=self._generator)
+            if self._use_graphs and key not in self._graphs:
+                self._record(index)
+            if key in self._graphs:
+                self._graphs[key].replay(index)
+            else:
+                self.run_steps(index)
+
+    def pieces(self) -> list[Tensor]:
+        """Cut the epoch into views (K, B) of its order, K steps each, the short one at the end."""
+        full = self._task.num_examples // self._batch
+        parts = -(-full // len(self._noise))
+        lengths = [full // parts + (number < full % parts) for number in range(parts)]
+        pieces = list(self._order[: full * self._batch].view(full, -1).split(lengths))
+        if full * self._batch < self._task.num_examples:
+            pieces.append(self._order[full * self._batch :].unsqueeze(0))
+        return pieces
+
+    def run_steps(self, index: Tensor) -> None:
+        """Make the steps whose examples `index` (S, B) names, with the noise that is there."""
+        task, flat = self._task, index.reshape(-1)
+        x = task.inputs.index_select(0, flat).view(*index.shape, *task.inputs.shape[1:])
+        y = task.targets.index_select(0, flat).view(index.shape)
+        found = [self._step(x[s], y[s], self._noise[s]) for s in range(len(index))]
+        outputs, losses = (torch.stack(parts) for parts in zip(*found, strict=True))
+        wrong = task.wrong(outputs, y.unsqueeze(1))
+        means = wrong.double().mean((1, 2)), losses.double().mean(1)
+        self.sums += torch.stack(means).sum(1) * index.shape[1]
+
+    def kl(self) -> Tensor:
+        """Return KL(Q‖P), float64 on the device."""
+        size = self._size(self.log_std.exp().square(), self.w - self._origin)
+        return self._kl(size, (-2.0 * self.rho).exp())
+
+    def _size(self, variances: Tensor, away: Tensor) -> Tensor:
+        """Return tr Σ + ‖w − w₀‖², added up in float64."""
+        parts = (variances, away.square(), *(N.square() for N in self.lower))
+        return torch.stack([part.sum(dtype=torch.float64) for part in parts]).sum()
+
+    def _kl(self, size: Tensor, scale: Tensor) -> Tensor:
+        P = len(self.w)
+        return 0.5 * size * scale - self.log_std.sum(dtype=torch.float64) + P * (self.rho - 0.5)
+
+    def diagonal(self, basis: Basis) -> tuple[Basis, Tensor]:
+        """Return a basis in which Σ is diagonal, and its variances there, float64.
+
+        Args:
+            basis: The present basis in float64; it is the answer unless covariances are full.
+        """
+        std = self.log_std.double().exp()
+        if not self.lower:
+            return basis, std.square()
+        layers, variances = [], []
+        for layer, N in zip(basis.layers, self.lower, strict=True):
+            L = torch.diag(_part(std, layer)) + N.double()
+            A, singular, _ = torch.linalg.svd(L)
+            Q = layer.rotate(torch.eye(layer.size).to(L), back=True).T
+            zeros = torch.zeros_like(singular)
+            layers.append(replace(layer, kind="full", rotations=(Q @ A,), eigenvalues=zeros))
+            variances.append(singular.square())
+        return Basis(tuple(layers)), torch.cat(variances)
+
+    def _step(self, x: Tensor, y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Make a step; return outputs (K, B, C) and losses (K,) of the networks drawn."""
+        basis, std = self.basis, self.log_std.exp()
+        spread = noise * std
+        rows = (self.w + basis.to_standard(self._offset(spread, noise).T).T).requires_grad_()
+        with torch.enable_grad():
+            z = self._task.outputs(rows, x)
+            losses = self._task.loss(z, y)
+            (slopes,) = torch.autograd.grad(losses.sum(), rows)
+        # ∂w'/∂ς is Q diag(e^ς ∘ ξ), and ∂w'/∂N has ξ at the row's place.
+        turned = basis.to_basis(slopes.T).T
+        products = [
+            torch.tril(_part(turned, layer).T @ _part(noise, layer), -1) / len(noise)
+            for layer, _ in zip(basis.layers, self.lower, strict=False)
+        ]
+        found = self.slopes(_mean(slopes), _mean(turned * spread), std.square(), products)
+        for value, slope, square in zip(self.moving(), found, self.squares, strict=True):
+            self.update(value, slope, square)
+        self.rho.clamp_(max=self._most_rho)
+        return z.detach(), losses.detach()
+
+    def _offset(self, spread: Tensor, noise: Tensor) -> Tensor:
+        """Return e^ς ∘ ξ + Nξ for rows ξ (K, P)."""
+        if not self.lower:
+            return spread
+        pairs = zip(self.basis.layers, self.lower, strict=True)
+        return spread + torch.cat([_part(noise, layer) @ N.T for layer, N in pairs], dim=1)
+
+    def slopes(
+        self, outer: Tensor, inner: Tensor, variances: Tensor, products: list[Tensor]
+    ) -> list[Tensor]:
+        """Add the derivatives of R to those of L with respect to w, ς and N; join that of ϱ."""
+        n, b = self._task.num_examples, self._recipe.precision
+        away, scale = self.w - self._origin, (-2.0 * self.rho).exp()
+        size = self._size(variances, away)
+        j = b * (math.log(self._recipe.ceiling) - 2.0 * self.rho)
+        free = math.log(math.pi**2 * n / (6.0 * self._recipe.delta))
+        # ∂R/∂B is 1/(4R), with R from B = budget/(n − 1).
+        budget = self._kl(size, scale) + 2.0 * j.log() + free
+        weight = (budget * (8.0 * (n - 1))).rsqrt()
+        near, each = (weight * scale).to(self.theta), weight.to(self.theta)
+        return [
+            torch.stack(
+                (torch.addcmul(outer, away, near), torch.addcmul(inner, variances, near) - each)
+            ),
+            weight * (len(self.w) - size * scale - 4.0 * b / j),
+            *(torch.addcmul(part, N, near) for part, N in zip(products, self.lower, strict=True)),
+        ]
+
+    def update(self, value: Tensor, slope: Tensor, square: Tensor) -> None:
+        """Change a value along its slope, at the rate of the epoch."""
+        if self._recipe.optimizer == "sgd":
+            value.sub_(self._rate * slope)
+            return
+        square.mul_(_DECAY).addcmul_(slope, slope, value=1.0 - _DECAY)
+        value.addcdiv_(self._rate * slope, square.sqrt().add_(_EPSILON), value=-1.0)
+
+    def _record(self, index: Tensor) -> None:
+        """Record steps of this shape in a graph; if that fails, say so and go on without."""
+        changing = [*self.moving(), *self.squares, self.sums]
+        before = [tensor.clone() for tensor in changing]
+        try:
+            self._graphs[tuple(index.shape)] = _Graph(self.run_steps, index, self._device)
+        except RuntimeError as error:
+            self._graphs.clear()
+            self._use_graphs = False
+            warnings.warn(
+                "The steps of the posterior could not be recorded in a CUDA graph "
+                f"({str(error).strip().splitlines()[0]}). They run one by one: the results are the "
+                "same, only slower.",
+                SubstitutionWarning,
+                stacklevel=2,
+            )
+        finally:
+            for tensor, value in zip(changing, before, strict=True):
+                tensor.copy_(value)
+
+
+class _Graph:
+    """Steps recorded once and replayed; what they read and write stays where it is."""
+
+    def __init__(self, work: Callable[[Tensor], None], index: Tensor, device: torch.device) -> None:
+        self._index, self._graph = index.clone(), torch.cuda.CUDAGraph()
+        with torch.cuda.device(device):
+            # Libraries set themselves up in their first calls, once for each stream; these must
+            # not be recorded.
+            here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+            aside.wait_stream(here)
+            with torch.cuda.stream(aside):
+                work(self._index[:1])
+                with _no_waiting():
+                    work(self._index[:1])
+            here.wait_stream(aside)
+            mode: dict[str, Any] = {"stream": aside, "capture_error_mode": "thread_local"}
+            with torch.cuda.graph(self._graph, **mode):
+                work(self._index)
+
+    def replay(self, index: Tensor) -> None:
+        self._index.copy_(index)
+        self._graph.replay()
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Raise where the host would wait for the device: such work cannot be recorded."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the mode does not see all; the rest shows later
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _triangles(basis: Basis, w: Tensor) -> list[Tensor]:
+    large = [layer for layer in basis.layers if layer.size > _MOST_FULL]
+    if large:
+        raise InvalidArgumentError(
+            f"`BoundRecipe(covariance='full')` is for layers of at most {_MOST_FULL} parameters; "
+            f"'{large[0].name}' has {large[0].size}. Use covariance='diagonal'."
+        )
+    return [w.new_zeros(layer.size, layer.size) for layer in basis.layers]
+
+
+def _copied(basis: Basis) -> Basis:
+    """Copy the rotations: they will be overwritten."""
+    layers = [
+        replace(layer, rotations=tuple(R.clone() for R in layer.rotations))
+        for layer in basis.layers
+    ]
+    return Basis(tuple(layers))
+
+
+def _shapes(basis: Basis) -> list[list[torch.Size]]:
+    return [[R.shape for R in layer.rotations] for layer in basis.layers]
+
+
+def _mean(rows: Tensor) -> Tensor:
+    return rows.mean(0) if len(rows) > 1 else rows[0]
+
+
+def _part(values: Tensor, layer: LayerBasis) -> Tensor:
+    """Return a layer's part of (P,) or of rows (K, P)."""
+    return values[..., layer.start : layer.start + layer.size]
