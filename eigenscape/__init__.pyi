@@ -77,8 +77,10 @@ from eigenscape.pairs import EigenPairs as EigenPairs
 from eigenscape.partition import Partition as Partition
 from eigenscape.report import compare as compare
 from eigenscape.report import read_run as read_run
+from eigenscape.representations import MaskedSparseCoding as MaskedSparseCoding
 from eigenscape.risk import EmpiricalRisk as EmpiricalRisk
 from eigenscape.space import Block as Block
 from eigenscape.space import ParamSpace as ParamSpace
+from eigenscape.stepsize import best_step_size as best_step_size
 
 __version__: str

@@ -205,6 +205,11 @@ class LinearOperator(ABC):
                 f"{max_bytes:.1e}. Restrict it to a block first, e.g. `A['{self.space.names[0]}']`,"
                 " or pass `max_bytes=` if you mean it."
             )
+        return self._to_dense()
+
+    def _to_dense(self) -> Tensor:
+        """Return the matrix; of an operator that holds it, a copy."""
+        m, n = self.shape
         dense = torch.empty(m, n, dtype=self.dtype, device=self.device)
         for start in range(0, n, _DENSE_COLUMNS):
             stop = min(start + _DENSE_COLUMNS, n)

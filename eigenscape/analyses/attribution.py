@@ -12,6 +12,7 @@ value is what the same knockout does with QBQᵀ, which has B's spectrum and non
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ from eigenscape.pairs import EigenPairs
 from eigenscape.records import Columns, Record, Status
 
 WHICH = ("magnitude", "largest")
+_Matrix = Tensor | LinearOperator  # known by its entries, or by its products
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,8 @@ class Attribution(Record):
         before: λ_1 to λ_{k+1} with their signs (k+1,).
         subtracted: The same of A − B.
         projected: The same with the leading eigenvectors of B projected out of A.
-        residuals: ‖Av − λv‖ of these three (3, k+1), in this order; rounding for dense matrices.
+        residuals: ‖Av − λv‖ of these three (3, k+1), in this order. For dense matrices, of which no
+            vectors are computed, nε·max |λ|, which bounds the rounding.
         mass_subtracted: Share of the outliers' mass that disappears with A − B.
         gap_subtracted: Share of the gap that disappears with A − B.
         mass_projected: Share of the mass that disappears with the projection.
@@ -141,28 +144,30 @@ def attribution(
     require_positive(tolerance, "attribution(tolerance=...)")
     require_count(num_draws, "attribution(num_draws=...)", at_least=0)
     exact = isinstance(operator, Dense) and isinstance(cause, Dense)
-    spectra = _Spectra(exact, tolerance, max_products, seed)
-    before = spectra.top(operator, k + 1, which)
+    spectra = _Spectra(tolerance, max_products, seed)
+    # Dense matrices are taken as they are: the algebra of operators would multiply identities.
+    A, B = (M.to_dense().double() if exact else M for M in (operator, cause))
+    before = spectra.top(A, k + 1, which)
     if not float(_sizes(before, which)[k - 1] - _sizes(before, which)[k]) > 0.0:
         raise InvalidArgumentError(
             f"`attribution(num_outliers={k})` needs a gap after eigenvalue {k}; there is none. See "
             "`outliers(eigsh(A, num_pairs=...))` for where the gaps are."
         )
-    span = _leading_vectors(spectra.top(cause, r, "magnitude"))
+    span = spectra.leading_vectors(B, r)
 
-    def knocked(B: LinearOperator, V: Tensor) -> tuple[EigenPairs, EigenPairs]:
-        both = subtraction_knockout(operator, B), projection_knockout(operator, V)
+    def knocked(B: _Matrix, V: Tensor) -> tuple[_Top, _Top]:
+        both = _subtracted(A, B), _projected(A, V)
         return spectra.top(both[0], k + 1, which), spectra.top(both[1], k + 1, which)
 
-    def scores(after: tuple[EigenPairs, EigenPairs]) -> list[float]:
+    def scores(after: tuple[_Top, _Top]) -> list[float]:
         old = _sizes(before, which)
-        return [share for pairs in after for share in _shares(old, _sizes(pairs, which))]
+        return [share for top in after for share in _shares(old, _sizes(top, which))]
 
-    after = knocked(cause, span)
+    after = knocked(B, span)
     null = []
     for draw in range(num_draws):
         rotation = _rotation(operator, seed, draw)
-        null.append(scores(knocked(_Conjugated(cause, rotation), rotation(span, False))))
+        null.append(scores(knocked(_rotated(B, rotation), rotation(span, False))))
     mass_subtracted, gap_subtracted, mass_projected, gap_projected = scores(after)
     return Attribution(
         status=spectra.status(),
@@ -171,7 +176,7 @@ def attribution(
         before=before.values,
         subtracted=after[0].values,
         projected=after[1].values,
-        residuals=torch.stack([pairs.residuals for pairs in (before, *after)]),
+        residuals=torch.stack([top.residuals for top in (before, *after)]),
         mass_subtracted=mass_subtracted,
         gap_subtracted=gap_subtracted,
         mass_projected=mass_projected,
@@ -199,8 +204,16 @@ def _require_pair(A: LinearOperator, B: LinearOperator) -> int:
     return A.space.size
 
 
-def _sizes(pairs: EigenPairs, which: str) -> Tensor:
-    return pairs.values.abs() if which == "magnitude" else pairs.values
+@dataclass(frozen=True, eq=False)
+class _Top:
+    """Leading eigenvalues and what bounds their errors."""
+
+    values: Tensor
+    residuals: Tensor
+
+
+def _sizes(top: _Top, which: str) -> Tensor:
+    return top.values.abs() if which == "magnitude" else top.values
 
 
 def _shares(old: Tensor, new: Tensor) -> tuple[float, float]:
@@ -211,40 +224,75 @@ def _shares(old: Tensor, new: Tensor) -> tuple[float, float]:
     return float((1.0 - mass).clamp(0.0, 1.0)), float((1.0 - gap).clamp(0.0, 1.0))
 
 
-def _leading_vectors(pairs: EigenPairs) -> Tensor:
-    """Return the eigenvectors whose eigenvalues are not zero to rounding."""
-    sizes = pairs.values.abs()
-    floor = len(pairs.vectors) * torch.finfo(pairs.vectors.dtype).eps * sizes.max()
-    return pairs.vectors[:, (sizes > floor).to(pairs.vectors.device)]
+def _subtracted(A: _Matrix, B: _Matrix) -> _Matrix:
+    # Both are known in the same way.
+    if isinstance(A, Tensor):
+        return A - cast(Tensor, B)
+    return subtraction_knockout(A, cast(LinearOperator, B))
+
+
+def _projected(A: _Matrix, V: Tensor) -> _Matrix:
+    """Project orthonormal columns out of both sides."""
+    if not isinstance(A, Tensor):
+        return projection_knockout(A, V)
+    left = A - V @ (V.T @ A)
+    return left - (left @ V) @ V.T
+
+
+def _rotated(B: _Matrix, rotation: Callable[[Tensor, bool], Tensor]) -> _Matrix:
+    """Return QBQᵀ."""
+    if isinstance(B, Tensor):
+        return rotation(rotation(B, False).T, False)
+    return _Conjugated(B, rotation)
 
 
 @dataclass
 class _Spectra:
-    """Finds leading eigenpairs one way for all matrices, and keeps what was found."""
+    """Finds leading eigenvalues and vectors, and keeps the runs of those that took products."""
 
-    exact: bool
     tolerance: float
     max_products: int | None
     seed: int
     runs: list[EigenPairs] = field(default_factory=list)
 
-    def top(self, matrix: LinearOperator, count: int, which: str) -> EigenPairs:
-        if self.exact:
-            found = _dense_pairs(matrix, count, which, self.seed)
+    def top(self, matrix: _Matrix, count: int, which: str) -> _Top:
+        if isinstance(matrix, Tensor):
+            values = torch.linalg.eigvalsh(_symmetric(matrix))
+            largest = values.abs().max()
+            values = values[_order(values, which)[:count]].cpu()
+            rounding = len(matrix) * torch.finfo(values.dtype).eps * float(largest)
+            return _Top(values, torch.full_like(values, rounding))
+        pairs = self._run(matrix, count, which)
+        return _Top(pairs.values, pairs.residuals)
+
+    def leading_vectors(self, matrix: _Matrix, count: int) -> Tensor:
+        """Return eigenvectors of largest magnitude whose eigenvalues are not zero to rounding."""
+        if isinstance(matrix, Tensor):
+            values, vectors = torch.linalg.eigh(_symmetric(matrix))
+            order = _order(values, "magnitude")[:count]
+            values, vectors = values[order], vectors[:, order]
         else:
-            found = eigsh(
-                matrix,
-                num_pairs=count,
-                which=which,
-                tolerance=self.tolerance,
-                max_products=self.max_products,
-                seed=self.seed,
-            )
+            pairs = self._run(matrix, count, "magnitude")
+            values, vectors = pairs.values, pairs.vectors
+        sizes = values.abs()
+        floor = len(vectors) * torch.finfo(vectors.dtype).eps * sizes.max()
+        kept: Tensor = vectors[:, (sizes > floor).to(vectors.device)]
+        return kept
+
+    def _run(self, matrix: LinearOperator, count: int, which: str) -> EigenPairs:
+        found = eigsh(
+            matrix,
+            num_pairs=count,
+            which=which,
+            tolerance=self.tolerance,
+            max_products=self.max_products,
+            seed=self.seed,
+        )
         self.runs.append(found)
         return found
 
     def status(self) -> Status:
-        if self.exact:
+        if not self.runs:
             return Status(True, "Exact: dense matrices.")
         failed = [pairs for pairs in self.runs if not pairs.status]
         if failed:
@@ -253,22 +301,12 @@ class _Spectra:
         return Status(True, f"{len(self.runs)} spectra converged.")
 
 
-def _dense_pairs(matrix: LinearOperator, count: int, which: str, seed: int) -> EigenPairs:
-    """Return the leading pairs of a matrix that is there; no product is counted."""
-    full = matrix.to_dense().double()
-    values, vectors = torch.linalg.eigh(0.5 * (full + full.T))
-    order = (values.abs() if which == "magnitude" else values).argsort(descending=True)[:count]
-    values, vectors = values[order], vectors[:, order]
-    return EigenPairs(
-        status=Status(True, "exact"),
-        num_products=0,
-        seed=seed,
-        values=values.cpu(),
-        vectors=vectors.to(matrix.dtype),
-        residuals=(full @ vectors - vectors * values).norm(dim=0).cpu(),
-        which=which,
-        tolerance=torch.finfo(matrix.dtype).eps,
-    )
+def _symmetric(matrix: Tensor) -> Tensor:
+    return 0.5 * (matrix + matrix.T)
+
+
+def _order(values: Tensor, which: str) -> Tensor:
+    return (values.abs() if which == "magnitude" else values).argsort(descending=True)
 
 
 def _rotation(operator: LinearOperator, seed: int, draw: int) -> Callable[[Tensor, bool], Tensor]:

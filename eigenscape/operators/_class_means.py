@@ -27,7 +27,6 @@ from eigenscape.errors import (
 from eigenscape.losses import CrossEntropy
 from eigenscape.operators._batch_graphs import (
     gradients,
-    join_rows,
     require_tensor_output,
     split_rows,
 )
@@ -125,7 +124,7 @@ class ClassMeans:
             for terms in self._all_terms(risk, risk.batches):
                 rates = self._rates(terms)
                 for k in range(Y.shape[2]):
-                    total[k] += self._pulled(terms, rates * Y[..., k].double()[terms.labels])
+                    self._add_pulled(total[k], terms, rates * Y[..., k].double()[terms.labels])
         return risk.ranks.sum(total).to(Y).T
 
     def blocks(self) -> Iterator[Tensor]:
@@ -161,37 +160,40 @@ class ClassMeans:
         """Return M (C², n) for the parameters of a risk, in their dtype, one class at a time."""
         C = len(self._labels)
         rows = torch.empty(C * C, risk.space.size, dtype=risk.dtype, device=risk.device)
-        for c in range(C):
-            with risk.ranks.together(), torch.enable_grad(), risk.evaluating():
-                own = self._class_rows(risk, c)
-            total = risk.ranks.sum(own)
-            if not bool(total.isfinite().all()):
-                raise NonFiniteError(
-                    "The class means of the gradients are NaN or infinite. Check the parameters "
-                    "and the data, e.g. with `risk.gradient()`."
-                )
-            rows[c * C : (c + 1) * C] = total
+        for c in range(C):  # without a name, a class is gone before the next one comes
+            rows[c * C : (c + 1) * C] = self._class_rows(risk, c)
         return rows
 
     def _class_rows(self, risk: EmpiricalRisk, c: int) -> Tensor:
-        """Add up this rank's share of the means of one class (C, n), float64."""
+        """Return the means of one class (C, n), added up in float64."""
         C = len(self._labels)
-        total = self.weights.new_zeros(C, risk.space.size)
-        for terms in self._all_terms(risk, self._batches_of(c), only=c):
-            rates = self._rates(terms)
-            for label in range(C):
-                one = torch.zeros_like(rates)
-                one[:, label] = rates[:, label]
-                total[label] += self._pulled(terms, one)
+        own = self.weights.new_zeros(C, risk.space.size)
+        with risk.ranks.together(), torch.enable_grad(), risk.evaluating():
+            for terms in self._all_terms(risk, self._batches_of(c), only=c):
+                rates = self._rates(terms)
+                for label in range(C):
+                    one = torch.zeros_like(rates)
+                    one[:, label] = rates[:, label]
+                    self._add_pulled(own[label], terms, one)
+        total = risk.ranks.sum(own)
+        # By sums: `isfinite` of all of it would take as much memory again.
+        if not bool(total.sum(1).isfinite().all()):
+            raise NonFiniteError(
+                "The class means of the gradients are NaN or infinite. Check the parameters and "
+                "the data, e.g. with `risk.gradient()`."
+            )
         return total
 
-    def _pulled(self, terms: Terms, amounts: Tensor) -> Tensor:
-        """Return Σ a_{c'} Jᵀ(p − e_{c'}) over terms and labels (n,), for amounts a (T, C)."""
+    def _add_pulled(self, total: Tensor, terms: Terms, amounts: Tensor) -> None:
+        """Add Σ a_{c'} Jᵀ(p − e_{c'}) over terms and labels to a total (n,), for amounts (T, C)."""
         u = amounts.sum(1, keepdim=True) * terms.p
         u.index_add_(1, self._labels, amounts, alpha=-1)
         found = gradients(terms.head, terms.leaves, u.to(terms.head.dtype))
-        size = sum(leaf.numel() for leaf in terms.leaves)
-        return join_rows(found, terms.head.new_empty(1, size), terms.leaves)[0].double()
+        # Tensor by tensor, without a copy of the whole gradient, flat or in float64.
+        places = total.split([leaf.numel() for leaf in terms.leaves])
+        for place, part in zip(places, found, strict=True):
+            if part is not None:
+                place.add_(part.flatten())
 
     def _rates(self, terms: Terms) -> Tensor:
         """Return (ω / w_{c,c'}) σ (T, C); nothing of an empty cell."""

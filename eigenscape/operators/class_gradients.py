@@ -47,11 +47,12 @@ class ClassGradients:
     ignored targets of the loss count as they do in G. A term is a position for models with many
     outputs per sample, such as language models.
 
-    Cost: one forward pass and C backward passes over the data, and C²·n numbers of memory. Where
-    that is more than `max_bytes`, only the C² weights are kept: a product with a part then costs
-    about two Gauss-Newton products for each column, and eigenvalues take the C backward passes
-    again for every group of tensors that fits. Backward passes are C² and not C where a sample has
-    several terms, or where the model sees the other samples of a batch.
+    Cost: one forward pass and C backward passes over the data, and C²·n numbers of memory, with
+    C·n more in float64 while they are formed. Where the C²·n take more than `max_bytes`, only the
+    C² weights are kept: a product with a part then costs about two Gauss-Newton products for each
+    column, and eigenvalues take the C backward passes again for every group of tensors that fits.
+    Backward passes are C² and not C where a sample has several terms, or where the model sees the
+    other samples of a batch.
 
     The weights and means are those of the parameters at the time it is made.
 
@@ -89,6 +90,7 @@ class ClassGradients:
         classes: Sequence[int] | Tensor | None = None,
         weighting: str = "probabilities",
         max_bytes: int = 4 * 2**30,
+        memory_budget: int | None = None,
     ) -> None:
         """Pass over the data and form the means.
 
@@ -102,6 +104,7 @@ class ClassGradients:
             weighting: "probabilities" has gradients g with weights p/N. "roots" has √p·g with equal
                 weights 1/N, as in Papyan 2019: the same G, other means.
             max_bytes: Most memory for the means.
+            memory_budget: As for `GaussNewton`, for products with `total` and "within".
 
         Raises:
             WrongTypeError: If it is no risk.
@@ -127,7 +130,7 @@ class ClassGradients:
         self._means = ClassMeans(risk, self.classes, weighting, max_bytes=max_bytes)
         self.weights = self._means.weights
         self._parts = ClassParts(self.weights, extended=True)
-        self.total = GaussNewton(risk)
+        self.total = GaussNewton(risk, memory_budget=memory_budget)
         self._grams: dict[str, Tensor] = {}
         self._traces: dict[str, float] = {}
 

@@ -91,3 +91,6 @@ class Dense(LinearOperator):
     def adjoint_matmat(self, Y: Tensor) -> Tensor:
         """Multiply columns (m, k) by the transpose."""
         return self._matrix.T @ Y
+
+    def _to_dense(self) -> Tensor:
+        return self._matrix.clone()

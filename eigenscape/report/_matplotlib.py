@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _WIDTH = 6.8  # inches: the text width of a page
 _MANY = 24
 _ACROSS = 3  # panels in a row
+_LETTER = 0.58  # width of a digit over the size of its font
 
 
 @contextmanager
@@ -152,7 +153,34 @@ def _short_decades(own: Any, low: float, high: float) -> None:
     own.set_minor_formatter(NullFormatter())
     if math.log10(high / low) <= 2:
         own.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        own.set_major_formatter(FuncFormatter(lambda value, _: short(value, 2)))
+        # Asked when it is drawn, since the layout decides how long the axis is.
+        own.set_major_formatter(
+            FuncFormatter(lambda value, _: short(value, 2) if value in _named(own) else "")
+        )
+
+
+def _named(own: Any) -> list[float]:
+    """Return those ticks whose names fit beside each other, powers of ten before all others."""
+    low, high = sorted(own.get_view_interval())
+    low, high = float(low), float(high)
+    box, dots = own.axes.bbox, float(own.axes.figure.dpi) / 72
+    is_wide = own.axis_name == "x"
+    points = float(box.width if is_wide else box.height) / dots
+    decade, size = points / math.log10(high / low), float(RC["xtick.labelsize"])
+
+    def half(value: float) -> float:
+        letters = len(short(value, 2)) + 1.5 if is_wide else 2.0  # with the space between two
+        return 0.5 * letters * _LETTER * size
+
+    def is_clear(one: float, two: float) -> bool:
+        return abs(math.log10(one / two)) * decade >= half(one) + half(two)
+
+    ticks = [float(value) for value in own.get_majorticklocs() if low <= value <= high]
+    named: list[float] = []
+    for value in sorted(ticks, key=lambda v: (abs(math.log10(v) % 1 - 0.5) < 0.499, v)):
+        if all(is_clear(value, other) for other in named):
+            named.append(value)
+    return named
 
 
 def _line(axes: "Axes", mark: Line, panel: Panel) -> Any:

@@ -2,9 +2,15 @@
 
 from eigenscape.stepsize.backpropagation import backpropagated_descent as backpropagated_descent
 from eigenscape.stepsize.backpropagation import backpropagated_gradient as backpropagated_gradient
+from eigenscape.stepsize.learned import Course as Course
+from eigenscape.stepsize.learned import LearnedRule as LearnedRule
+from eigenscape.stepsize.learned import learn_rule as learn_rule
+from eigenscape.stepsize.learned import train_networks as train_networks
 from eigenscape.stepsize.local import StepSize as StepSize
 from eigenscape.stepsize.local import best_step_size as best_step_size
 from eigenscape.stepsize.local import loss_after as loss_after
+from eigenscape.stepsize.problems import Problems as Problems
+from eigenscape.stepsize.problems import draw_problems as draw_problems
 from eigenscape.stepsize.quadratic import Quadratic as Quadratic
 from eigenscape.stepsize.quadratic import log_slope_bounds as log_slope_bounds
 from eigenscape.stepsize.quadratic import meta_descent as meta_descent
@@ -24,19 +30,28 @@ from eigenscape.stepsize.tasks import expected_distance as expected_distance
 from eigenscape.stepsize.tasks import limit_distance as limit_distance
 from eigenscape.stepsize.tasks import squared_distances as squared_distances
 from eigenscape.stepsize.tasks import task_losses as task_losses
+from eigenscape.stepsize.update_rule import UpdateRule as UpdateRule
+from eigenscape.stepsize.update_rule import step_features as step_features
+from eigenscape.stepsize.update_rule import weight_features as weight_features
 
 __all__ = [
+    "Course",
+    "LearnedRule",
     "LearnedStepSize",
+    "Problems",
     "Quadratic",
     "StepSize",
     "Tasks",
+    "UpdateRule",
     "backpropagated_descent",
     "backpropagated_gradient",
     "best_step_size",
     "descend",
+    "draw_problems",
     "draw_samples",
     "draw_tasks",
     "expected_distance",
+    "learn_rule",
     "learn_step_size",
     "limit_distance",
     "log_slope_bounds",
@@ -48,6 +63,9 @@ __all__ = [
     "plain_slope_bounds",
     "random_quadratic",
     "squared_distances",
+    "step_features",
     "task_losses",
+    "train_networks",
     "usual_grid",
+    "weight_features",
 ]

@@ -22,7 +22,9 @@ from eigenscape.studies._draw import rounded
 from eigenscape.studies.workshop import Networks, Workshop
 
 DENSE = 3000  # parameters up to which a matrix is formed
+LONG = 10**6  # parameters from which one probe says as much as four do of fewer
 NUM_STEPS, NUM_PROBES = 256, 4
+LONG_STEPS = 128  # as in App. D.2
 TOLERANCE = 1e-4
 _POINTS = 400
 
@@ -123,7 +125,8 @@ def take_spectrum(operator: LinearOperator, num_top: int) -> Spectrum:
         ones = torch.ones(n - k, dtype=torch.float64)
         return Spectrum(values[:k], values[k:], ones, float(values[-1]), n, 0)
     pairs = eigsh(operator, num_pairs=k, tolerance=TOLERANCE)
-    rest = spectral_density(operator, num_steps=NUM_STEPS, num_probes=NUM_PROBES, outliers=pairs)
+    steps, probes = (LONG_STEPS, 1) if n >= LONG else (NUM_STEPS, NUM_PROBES)
+    rest = spectral_density(operator, num_steps=steps, num_probes=probes, outliers=pairs)
     return Spectrum(
         pairs.values.cpu().double(),
         rest.nodes.flatten(),
@@ -134,19 +137,24 @@ def take_spectrum(operator: LinearOperator, num_top: int) -> Spectrum:
     )
 
 
-def hessian_parts(risk: EmpiricalRisk) -> dict[str, LinearOperator]:
-    """Return H, G and E of a risk, formed where they are small."""
+def hessian_parts(
+    risk: EmpiricalRisk, G: LinearOperator | None = None
+) -> dict[str, LinearOperator]:
+    """Return H, G, where it is not there yet, and E of a risk, formed where they are small."""
+    G = formed(GaussNewton(risk) if G is None else G)
     if risk.space.size > DENSE:
-        return {"H": Hessian(risk), "G": GaussNewton(risk), "E": Residual(risk)}
-    H, G = formed(Hessian(risk)), formed(GaussNewton(risk))
+        return {"H": Hessian(risk), "G": G, "E": Residual(risk)}
+    H = formed(Hessian(risk))
     return {"H": H, "G": G, "E": Dense(H.to_dense() - G.to_dense())}
 
 
-def gradient_parts(gradients: ClassGradients) -> dict[str, LinearOperator]:
-    """Return G and its parts by name, formed where they are small."""
+def gradient_parts(
+    gradients: ClassGradients, G: LinearOperator | None = None
+) -> dict[str, LinearOperator]:
+    """Return G, where it is not there yet, and its parts by name, formed where they are small."""
     low = ("class", "cross", "same", "global")
     parts = {name: formed(gradients.part(name)) for name in low}
-    G = formed(gradients.total)
+    G = formed(gradients.total if G is None else G)
     if not isinstance(G, Dense):
         return {"G": G, **parts, "within": gradients.part("within")}
     taken = sum((parts[name].to_dense() for name in low[:3]), start=torch.zeros_like(G.to_dense()))

@@ -182,7 +182,8 @@ def _course(data: DataSet, loss: str, options: Mapping[str, Any], workshop: Work
     epochs = [round(share * recipe.epochs) for share in SHARES]
     name = f"one-hidden-{options['num_units']}"
     what = f"{data.history}{name}{recipe}{epochs}"
-    folder = workshop.folder / "networks" / f"dong-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
+    digest = hashlib.sha256(what.encode()).hexdigest()[:10]
+    folder = workshop.folder / "networks" / f"dong-training-{digest}"
     training = fit(
         lambda seed: build(
             name,

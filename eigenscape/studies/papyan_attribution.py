@@ -19,6 +19,7 @@ from eigenscape.studies._draw import rounded
 from eigenscape.studies._tables import sheet
 from eigenscape.studies._whole_spectra import (
     Spectrum,
+    formed,
     gradient_parts,
     hessian_parts,
     mean_and_spread,
@@ -158,10 +159,9 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
 def _look(networks: Networks, seed: int, options: Mapping[str, int], *, is_first: bool) -> _Found:
     risk = networks.risk(seed)
     C, n = networks.data.num_classes or 2, risk.space.size
-    whole = hessian_parts(risk)
     gradients = ClassGradients(risk, max_bytes=options["max_bytes"])
-    parts = gradient_parts(gradients)
-    G = parts["G"]
+    G = formed(gradients.total)
+    whole, parts = hessian_parts(risk, G), gradient_parts(gradients, G)
     knocked = {
         "G": G,
         "G − class": _less(G, parts["class"]),

@@ -278,7 +278,7 @@ def _picture(H: torch.Tensor, w: torch.Tensor, q: Quadratic) -> Picture:
         for t in (20, 80)
     ]
     return Picture(
-        "figure-5.1",
+        "figure5-1",
         "Learning a step size",
         (
             Panel(paths, Axis("meta-steps"), Axis("step size η"), "t = 80, η₀ = 0.1"),

@@ -404,7 +404,7 @@ def _picture(
     by_noise = sorted(key for key in found if key[1] == d // 2)
     by_samples = sorted((key for key in found if key[0] == 1.0), key=lambda key: key[1])
     return Picture(
-        "figures-5.2-5.3",
+        "figures5-2-and-5-3",
         "Step sizes learned by training loss (TbT) and by validation loss (TbV), on new tasks",
         (panel("σ", by_noise), panel("n", by_samples)),
         shows="With half as many samples as dimensions, TbT fits the noise and TbV does not; below "
@@ -421,7 +421,7 @@ def _step_picture(curves: list[tuple[float, ...]]) -> Picture:
         Rule(train[0], upright=False),
     ]
     return Picture(
-        "theorem-5.4.1",
+        "theorem5-4-1",
         "The learned step size as the number of steps grows",
         (Panel(marks, Axis("steps t", log=True), Axis("step size η*", log=True)),),
         shows="TbT keeps the same step size, TbV takes less the longer it runs.",

@@ -375,6 +375,30 @@ def test_streaming_takes_no_memory_of_means() -> None:
     assert 144 * n * 8 < live.peak < 190 * n * 8
 
 
+def test_memory_is_the_means_once_and_one_class_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By this count VGG11 of 28M parameters with 10 classes stays under 20 GB."""
+    C = 7
+    model = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, C)).float()
+    x, y = torch.randn(21, 200, dtype=torch.float32), torch.arange(21) % C
+    risk = risk_of(model, x, y, batch_size=9)
+    n = risk.space.size
+    means, vector = C * C * n * 4, n * 4
+    with Live() as live:
+        found = ClassGradients(risk, memory_budget=0)
+    assert live.peak < means + C * n * 8 + 2 * vector
+    chunk = 8 * 2**14  # so many numbers go to float64 at a time
+    monkeypatch.setattr("eigenscape.operators._class_means._CHUNK", 2**14)
+    with Live() as live:
+        values = found.eigenvalues("cross")
+        found.traces()
+    assert live.peak < 5 * chunk < 3 * vector
+    assert len(values) == C * (C - 1)
+    # Three vectors of Lanczos, the columns before and after, some in float64; no basis, no means.
+    with Live() as live:
+        es.spectral_density(found.part("within"), num_steps=5, num_probes=1, reorthogonalise=False)
+    assert live.peak < 16 * vector < means // 3
+
+
 def test_single_precision_and_tiny_probabilities() -> None:
     model, x, y = perceptron()
     with torch.no_grad():

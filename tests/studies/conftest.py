@@ -125,6 +125,7 @@ SMALL = {
     },
     "thesis-coding-recovery": {
         "dimension": 11,
+        "noise": 0.1,
         "num_atoms": 8,
         "sparsity": 2,
         "num_samples": 40,
@@ -157,6 +158,22 @@ SMALL = {
         "num_small": 12,
         "stochastic": 8,
         "passes": 60,
+    },
+    "thesis-stepsize-learned": {
+        "hidden": (5,),
+        "widths": (4,),
+        "cases": ((30, 0.0), (30, 0.2), (60, 0.0), (60, 0.2)),
+        "learning": {
+            "num_problems": 2,
+            "num_trajectories": 1,
+            "stacked": 2,
+            "segments": (2, 0.0),
+            "lengths": (3, 0.0),
+        },
+        "num_tests": 2,
+        "steps": 6,
+        "looks": 3,
+        "rates": (0.1, 0.5),
     },
     "thesis-anchor-transfer": {"num_contexts": 800, "disturbances": (0.2, 0.4), "num_seeds": 2},
 }

@@ -33,6 +33,18 @@ def test_large_matrices_give_what_small_ones_give(
     # Four probes of 330 numbers: their noise.
     assert large.bulk_mean() == pytest.approx(small.bulk_mean(), rel=0.3)
     assert (small.num_products, large.num_products > 0) == (0, True)
+    monkeypatch.setattr(whole, "LONG", 10)
+    long = whole.take_spectrum(parts["H"], 6)
+    assert (large.num_products - long.num_products, len(long.nodes)) == (4 * 256 - 128, 128)
+
+
+def test_parts_take_a_matrix_that_is_there(networks: Networks) -> None:
+    risk = networks.risk(0)
+    gradients = ClassGradients(risk)
+    G = whole.formed(gradients.total)
+    assert whole.hessian_parts(risk, G)["G"] is G
+    assert whole.gradient_parts(gradients, G)["G"] is G
+    torch.testing.assert_close(whole.hessian_parts(risk)["G"].to_dense(), G.to_dense())
 
 
 def test_curves_hold_every_eigenvalue() -> None:

@@ -81,6 +81,7 @@ def test_scaled_settings_are_those_of_figure_2_2() -> None:
         "num_atoms": 500,
         "num_learned": 1000,
         "sparsity": 12,
+        "noise": pytest.approx(250**-0.5),
     }
 
 

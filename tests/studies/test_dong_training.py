@@ -83,5 +83,5 @@ def test_trainings_of_other_settings_have_other_folders(
     ran: Callable[[str], StudyResult], shop: Workshop
 ) -> None:
     ran(NAME)
-    folders = list(shop.folder.glob("networks/dong-*"))
+    folders = list(shop.folder.glob("networks/dong-training-*"))
     assert len(folders) == 2

@@ -1,0 +1,166 @@
+"""A small network that moves every weight of another network: the learned optimiser itself.
+
+Letters as in `problems.py`, and: w weights (p, n) of p stacked networks, g their gradients, m and v
+moving averages (p, 5, n) of g and g², one for each decay. For each weight a perceptron sees 22
+numbers of its own and 9 of the step, and says how it moves:
+
+    w ← w − scale · direction · exp(exponent · magnitude).
+
+The thesis gives neither widths nor scale nor exponent; those here are ours.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenscape.errors import require_count
+
+DECAYS = (0.5, 0.9, 0.99, 0.999, 0.9999)
+STEP_SCALES = (3, 10, 30, 100, 300, 1000, 3000, 10_000, 300_000)
+NUM_FEATURES = 2 + 4 * len(DECAYS) + len(STEP_SCALES)
+_FOLLOWED = 2 + DECAYS.index(0.9)  # where the average of the gradient stands among the features
+_EPSILON = 1e-8  # under the root of v, and of a variance whose feature is at most 1
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateRule:
+    """The perceptron that moves weights.
+
+    Attributes:
+        weights: Of its layers (out, in); the first has 31 inputs, the last 2 outputs.
+        biases: Of its layers.
+        scale: Size of an update whose direction is 1 and magnitude 0.
+        exponent: What the magnitude is multiplied by.
+    """
+
+    weights: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
+    scale: float = 0.005
+    exponent: float = 0.1
+
+    @classmethod
+    def random(cls, widths: Sequence[int] = (32, 32), *, seed: int = 0) -> "UpdateRule":
+        """Return a rule to start with, which follows the moving average of the gradient.
+
+        Two units of every hidden layer carry what is positive and negative in the average with
+        decay 0.9, and the direction is their difference. All else is random, and the last layer
+        does not listen to it yet.
+
+        Args:
+            widths: Of its hidden layers, two or more each.
+            seed: Fixes it.
+
+        Returns:
+            The rule.
+
+        Raises:
+            InvalidArgumentError: If there is no hidden layer, or one with fewer than two units.
+        """
+        call = "UpdateRule.random(widths)"
+        require_count(len(widths), call)
+        weights: list[Tensor] = []
+        draw, inward = torch.Generator().manual_seed(seed), NUM_FEATURES
+        for width in widths:
+            require_count(width, call, at_least=2)
+            matrix = torch.randn(width, inward, generator=draw) * (2 / inward) ** 0.5
+            carried = torch.zeros(2, inward)
+            if not weights:
+                carried[:, _FOLLOWED] = torch.tensor([1.0, -1.0])
+            else:
+                carried[0, 0] = carried[1, 1] = 1.0
+            matrix[:2] = carried
+            weights.append(matrix)
+            inward = width
+        last = torch.zeros(2, inward)
+        last[0, :2] = torch.tensor([1.0, -1.0])
+        weights.append(last)
+        return cls(tuple(weights), tuple(torch.zeros(len(matrix)) for matrix in weights))
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """Weights, then biases."""
+        return self.weights + self.biases
+
+    def with_parameters(self, parameters: Sequence[Tensor]) -> "UpdateRule":
+        """Return the same rule with other parameters, in the order of `parameters`."""
+        half = len(self.weights)
+        return UpdateRule(
+            tuple(parameters[:half]), tuple(parameters[half:]), self.scale, self.exponent
+        )
+
+    def to(self, like: Tensor) -> "UpdateRule":
+        """Return the rule with the dtype and on the device of a tensor."""
+        return self.with_parameters([part.to(like) for part in self.parameters])
+
+    def to_learn(self) -> "UpdateRule":
+        """Return a copy whose parameters take gradients."""
+        return self.with_parameters([p.detach().clone().requires_grad_() for p in self.parameters])
+
+    def updates(self, features: Tensor, steps: Tensor) -> Tensor:
+        """Return what is taken off the weights.
+
+        Args:
+            features: Those of `weight_features` (p, 22, n).
+            steps: Those of `step_features` (9,).
+
+        Returns:
+            The updates (p, n).
+        """
+        first, bias = self.weights[0], self.biases[0]
+        cut = features.shape[1]
+        h = first[:, :cut] @ features + (first[:, cut:] @ steps + bias)[:, None]
+        for matrix, offset in zip(self.weights[1:], self.biases[1:], strict=True):
+            h = matrix @ h.relu() + offset[:, None]
+        return self.scale * h[:, 0] * torch.exp(self.exponent * h[:, 1])
+
+
+def weight_features(weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Return what a rule sees of every weight, standardised over the weights of a network.
+
+    Args:
+        weights: w (p, n).
+        gradients: g (p, n).
+        first: m (p, 5, n), this gradient included.
+        second: v (p, 5, n), likewise.
+
+    Returns:
+        g, w, m, v, g/√v and 1/√v (p, 22, n), each of mean 0 and standard deviation 1; 0 where a
+        feature is the same for all weights.
+
+    Examples:
+        >>> w = torch.tensor([[1.0, 3.0]])
+        >>> m = w[:, None].expand(1, 5, 2)
+        >>> weight_features(w, -w, m, m)[0, :3].round(decimals=2)
+        tensor([[ 1., -1.],
+                [-1.,  1.],
+                [-1.,  1.]])
+    """
+    inverse = torch.rsqrt(second + _EPSILON)
+    g = gradients[:, None]
+    x = torch.cat([g, weights[:, None], first, second, g * inverse, inverse], 1)
+    # A feature's unit is of no consequence, and without one its square does not underflow.
+    largest = x.detach().abs().amax(2, keepdim=True)
+    x = x / largest.clamp_min(torch.finfo(x.dtype).tiny)
+    x = x - x.mean(2, keepdim=True)
+    return x * torch.rsqrt(x.square().mean(2, keepdim=True) + _EPSILON)
+
+
+def step_features(step: int, like: Tensor) -> Tensor:
+    """Return tanh(step/scale) for the nine scales.
+
+    Args:
+        step: Steps taken before.
+        like: Whose dtype and device they have.
+
+    Returns:
+        The numbers (9,).
+
+    Examples:
+        >>> step_features(3, torch.ones(1, dtype=torch.float64))[0].item() == math.tanh(1)
+        True
+    """
+    values = [math.tanh(step / scale) for scale in STEP_SCALES]
+    return torch.tensor(values, dtype=torch.float64).to(like)

@@ -1,0 +1,203 @@
+"""A segment and its gradient against autograd through an explicit loop over one network."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+
+from eigenscape.errors import ConvergenceWarning, InvalidArgumentError, ShapeError
+from eigenscape.records import pack, unpack
+from eigenscape.stepsize import (
+    Problems,
+    UpdateRule,
+    _stacked_mlp,
+    draw_problems,
+    learn_rule,
+    learned,
+    train_networks,
+    weight_features,
+)
+from eigenscape.stepsize._stepping import State, new_weights
+
+DECAYS = torch.tensor([0.5, 0.9, 0.99, 0.999, 0.9999], dtype=torch.float64)
+SCALES = torch.tensor([3.0, 10, 30, 100, 300, 1000, 3000, 10_000, 300_000], dtype=torch.float64)
+HIDDEN, SIZES = (4, 5), (6, 4, 5, 3)
+SMALL = {"num_problems": 2, "num_trajectories": 1, "stacked": 2, "batch_size": 8, "hidden": (4,)}
+SMALL |= {"segments": (2, 0.0), "lengths": (3, 0.0)}
+
+
+def samples(count: int = 40) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    y = torch.arange(count) % 3
+    x = torch.randn(count, 6, generator=draw)
+    return x + 2 * torch.nn.functional.one_hot(y, 6), y
+
+
+def some_rule() -> UpdateRule:
+    draw = torch.Generator().manual_seed(5)
+    rule = UpdateRule.random((7, 4)).to(torch.ones(()))
+    moved = [p + 0.2 * torch.randn(p.shape, generator=draw) for p in rule.parameters]
+    return rule.with_parameters(moved).to_learn()
+
+
+def loss_of(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of one network, by torch's own functions."""
+    start = 0
+    for place, (i, o) in enumerate(itertools.pairwise(SIZES)):
+        matrix, bias = w[start : start + i * o].view(o, i), w[start + i * o : start + i * o + o]
+        start += i * o + o
+        x = linear(x.relu() if place else x, matrix, bias)
+    return cross_entropy(x, y)
+
+
+def explicit(
+    rule: UpdateRule, problems: Problems, w: Tensor, fitted: Tensor, judged: Tensor
+) -> Tensor:
+    """Return the mean loss over a segment, one network after another, by a graph of graphs."""
+    total = torch.zeros(())
+    for i in range(len(w)):
+        here, m, v = w[i].clone().requires_grad_(), torch.zeros(5, 1), torch.zeros(5, 1)
+        for step, (rows, others) in enumerate(zip(fitted[:, i], judged[:, i], strict=True)):
+            loss = loss_of(here, problems.inputs[rows], problems.labels[i, rows])
+            (g,) = torch.autograd.grad(loss, here, create_graph=True)
+            m = DECAYS[:, None] * m + (1 - DECAYS[:, None]) * g
+            v = DECAYS[:, None] * v + (1 - DECAYS[:, None]) * g**2
+            seen = weight_features(here[None], g[None], m[None], v[None])[0].T
+            x = torch.cat([seen, torch.tanh(step / SCALES).expand(len(g), 9)], 1)
+            for place, (matrix, bias) in enumerate(zip(rule.weights, rule.biases, strict=True)):
+                x = linear(x.relu() if place else x, matrix, bias)
+            here = here - rule.scale * x[:, 0] * torch.exp(rule.exponent * x[:, 1])
+            total = total + loss_of(here, problems.inputs[others], problems.labels[i, others])
+    return total / fitted[:, :, 0].numel()
+
+
+def test_stacked_gradients_are_those_of_autograd() -> None:
+    x, y = samples()
+    problems = draw_problems(x, y, objective="training", numbers=range(3), label_noise=0.5)
+    draw = torch.Generator().manual_seed(1)
+    w = new_weights(problems, HIDDEN, draw) + 0.1
+    assert w.shape == (3, _stacked_mlp.num_weights(SIZES))
+    batch = problems.batches(problems.draw("fitted", 1, 9, draw)[0])
+    found = _stacked_mlp.gradients(w, SIZES, *batch)
+    values = _stacked_mlp.losses(w, SIZES, *batch)
+    for i in range(3):
+        one = w[i].clone().requires_grad_()
+        loss = loss_of(one, batch[0][i], batch[1][i])
+        (expected,) = torch.autograd.grad(loss, one)
+        torch.testing.assert_close(found[i], expected)
+        torch.testing.assert_close(values[i], loss.detach())
+
+
+@pytest.mark.parametrize("most_bytes", [2**30, 0])
+def test_a_segment_and_its_gradient(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned, "_MOST_BYTES", most_bytes)  # 0: steps are taken again
+    problems = draw_problems(*samples(), objective="validation", numbers=range(3))
+    draw = torch.Generator().manual_seed(2)
+    w, rule = new_weights(problems, HIDDEN, draw), some_rule()
+    fitted = problems.draw("fitted", 7, 5, draw)
+    judged = problems.draw("judged", 7, 4, draw)
+    loss, end = learned._segment(rule, problems, State.start(w), HIDDEN, fitted, judged)
+    found = torch.autograd.grad(loss, rule.parameters)
+    plain = explicit(rule, problems, w, fitted, judged)
+    torch.testing.assert_close(loss, plain)
+    for ours, theirs in zip(found, torch.autograd.grad(plain, rule.parameters), strict=True):
+        assert float(theirs.abs().max()) > 0
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+    assert end.step == 7
+    assert end.weights.shape == w.shape
+
+
+def test_the_gradient_ends_at_the_beginning_of_its_segment() -> None:
+    problems = draw_problems(*samples(), objective="training", numbers=[0])
+    draw = torch.Generator().manual_seed(2)
+    rule, state = some_rule(), State.start(new_weights(problems, HIDDEN, draw))
+    rows = problems.draw("fitted", 4, 5, draw)
+    _, middle = learned._segment(rule, problems, state, HIDDEN, rows[:2], rows[:2])
+    assert middle.weights.requires_grad
+    kept = middle.detached()
+    assert not kept.weights.requires_grad
+    assert not kept.first.requires_grad
+    loss, _ = learned._segment(rule, problems, kept, HIDDEN, rows[2:], rows[2:])
+    truncated = torch.autograd.grad(loss, rule.parameters)
+    whole, _ = learned._segment(rule, problems, middle, HIDDEN, rows[2:], rows[2:])
+    torch.testing.assert_close(loss, whole)
+    full = torch.autograd.grad(whole, rule.parameters)
+    assert not torch.allclose(truncated[0], full[0])
+
+
+def test_learning_lowers_the_meta_objective() -> None:
+    x, y = samples(60)
+    kind = {"objective": "training", "hidden": (4,), "num_problems": 12, "num_trajectories": 1}
+    kind |= {"stacked": 4, "segments": (6, 0.0), "lengths": (6, 0.0), "batch_size": 16}
+    found = learn_rule(x, y, start=UpdateRule.random((6,)), **kind)
+    assert found.meta_losses.shape == found.lengths.shape == (18,)
+    assert found.num_skipped == 0
+    problems = draw_problems(x, y, objective="training", numbers=range(50, 54))
+    run = {"hidden": (4,), "num_steps": 20, "num_looks": 2}
+    before = train_networks(UpdateRule.random((6,)), problems, (x, y), **run)
+    after = train_networks(found.rule, problems, (x, y), **run)
+    assert float(after.train_losses[:, -1].mean()) < 0.8 * float(before.train_losses[:, -1].mean())
+
+
+def test_the_same_seed_learns_the_same_rule_and_records_are_kept() -> None:
+    once, again, other = (
+        learn_rule(*samples(), objective="training", seed=s, **SMALL) for s in (0, 0, 1)
+    )
+    for one, two in zip(once.rule.parameters, again.rule.parameters, strict=True):
+        assert torch.equal(one, two)
+    assert not torch.equal(once.weights[0], other.weights[0])
+    back = unpack(*pack(once))
+    assert torch.equal(back.rule.weights[1], once.rule.weights[1])
+
+
+def test_both_objectives_differ() -> None:
+    one, two = (learn_rule(*samples(), objective=o, **SMALL) for o in ("training", "validation"))
+    assert one.objective == "training"
+    assert not torch.equal(one.weights[0], two.weights[0])
+
+
+def test_runs_that_burst_are_skipped_and_told() -> None:
+    wild = UpdateRule.random((3,))
+    wild = UpdateRule(wild.weights, wild.biases, scale=1e200)
+    with pytest.warns(ConvergenceWarning, match="no finite gradient"):
+        found = learn_rule(*samples(), objective="training", start=wild, **SMALL)
+    assert found.num_skipped > 0
+    assert all(bool(torch.isfinite(part).all()) for part in found.rule.parameters)
+
+
+def test_lengths_are_a_count_and_an_exponential() -> None:
+    draw = torch.Generator().manual_seed(0)
+    drawn = torch.tensor([learned._some((10, 30.0), draw) for _ in range(20_000)]).double()
+    assert int(drawn.min()) == 10
+    assert float(drawn.mean()) == pytest.approx(39.5, abs=0.8)  # rounding down takes a half
+    assert {learned._some((4, 0.0), draw) for _ in range(9)} == {4}
+
+
+def test_descent_with_a_step_size_for_each_problem() -> None:
+    x, y = samples()
+    problems = draw_problems(x, y, objective="validation", numbers=[1, 1, 2])
+    course = train_networks(
+        torch.tensor([0.0, 0.3, 0.3]), problems, (x, y), hidden=(4,), num_steps=40, num_looks=4
+    )
+    assert course.steps.tolist() == [10, 20, 30, 40]
+    assert course.train_losses.shape == (3, 4)
+    assert torch.equal(course.train_losses[0, :1].expand(4), course.train_losses[0])
+    assert bool((course.train_losses[1:, -1] < 0.5 * course.train_losses[1:, 0]).all())
+    assert bool((course.test_accuracies[1:, -1] > 0.8).all())  # classes go by the problem's names
+
+
+def test_refusals() -> None:
+    x, y = samples()
+    problems = draw_problems(x, y, objective="training", numbers=[0, 1])
+    with pytest.raises(ShapeError, match="2 step sizes"):
+        train_networks(torch.ones(3), problems, (x, y), num_steps=2, num_looks=1)
+    with pytest.raises(InvalidArgumentError, match="num_looks"):
+        train_networks(torch.ones(2), problems, (x, y), num_steps=2, num_looks=3)
+    with pytest.raises(InvalidArgumentError, match="meta_rate"):
+        learn_rule(x, y, objective="training", meta_rate=0.0)
+    with pytest.raises(InvalidArgumentError, match="judge_size"):
+        learn_rule(x, y, objective="training", judge_size=-1)
+    with pytest.raises(InvalidArgumentError, match="objective"):
+        learn_rule(x, y, objective="both", **SMALL)
