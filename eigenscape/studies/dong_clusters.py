@@ -56,8 +56,8 @@ def _claims() -> tuple[Claim, ...]:
                 f"the same for hidden blocks, C = 2, {words}, the smallest over K",
                 "no structure for any K",
                 low=0.2,
-                why="Above what counts as near-block-diagonal (0.3 was asked for at first, and one case "
-                "had 0.296). By (28) Gaussian inputs have 0.25 "
+                why="Above what counts as near-block-diagonal (0.3 was asked for at first, and one "
+                "case had 0.296). By (28) Gaussian inputs have 0.25 "
                 "to 0.35 for C = 2 and squared errors, as units share a quarter of the samples.",
             ),
         ]

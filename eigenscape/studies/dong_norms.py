@@ -102,8 +102,8 @@ def _claims() -> tuple[Claim, ...]:
                 f"{rate:g}",
                 low=rate - 0.1,
                 high=rate + 0.1,
-                why="The exact curves have slopes up to 0.05 beside their limits at these C. The last "
-                "decade, and C up to 3000, were chosen after a first laptop run.",
+                why="The exact curves have slopes up to 0.05 beside their limits at these C. The "
+                "last decade, and C up to 3000, were chosen after a first laptop run.",
             )
         )
     return tuple(found)
