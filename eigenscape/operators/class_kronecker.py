@@ -10,14 +10,13 @@ from torch import Tensor
 
 from eigenscape.errors import require_count
 from eigenscape.layers import from_matrices, to_matrices
-from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators._class_moments import class_moments, matrix_layers
+from eigenscape.operators._formed import FormedOperator
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
-from eigenscape.space import ParamSpace
 
 
-class ClassKronecker(LinearOperator):
+class ClassKronecker(FormedOperator):
     """The class-distinct Kronecker approximation (output) ⊗ (input) of one layer, known as CFAC.
 
     `KroneckerHessian` pairs the inputs of every class with the errors of every other; here each
@@ -89,26 +88,6 @@ class ClassKronecker(LinearOperator):
         self.classes, self.weights = moments.classes, moments.weights
         self.output_factors, self.input_factors = moments.outputs, moments.inputs
         self.num_samples = moments.num_samples
-
-    @property
-    def space(self) -> ParamSpace:
-        """The layer's parameters."""
-        return self._space
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The parameters' dtype."""
-        return self._dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The parameters' device."""
-        return self._device
-
-    @property
-    def is_symmetric(self) -> bool:
-        """Always: all factors are."""
-        return True
 
     @full_precision()
     def matmat(self, X: Tensor) -> Tensor:

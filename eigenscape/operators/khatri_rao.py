@@ -13,14 +13,14 @@ from torch import Tensor
 
 from eigenscape.errors import EmptySelectionError, InvalidArgumentError, require_count
 from eigenscape.layers import Layer, from_matrices, to_matrices
-from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators._class_moments import class_moments, matrix_layers
+from eigenscape.operators._formed import FormedOperator
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import Block, ParamSpace
 
 
-class KhatriRao(LinearOperator):
+class KhatriRao(FormedOperator):
     """Kronecker products block by block, for several layers and what lies between them.
 
     With `per_class`, Σ_c π_c Δ_c ⊙ H_c, CFAC of the network (Papyan Def. 7.2); without, Δ ⊙ H, KFAC
@@ -116,26 +116,6 @@ class KhatriRao(LinearOperator):
         self.output_factors, self.input_factors = moments.outputs, moments.inputs
         self.num_samples = moments.num_samples
         self._parts = _parts(found, self._space)
-
-    @property
-    def space(self) -> ParamSpace:
-        """The layers' parameters, in the risk's order."""
-        return self._space
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The parameters' dtype."""
-        return self._dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The parameters' device."""
-        return self._device
-
-    @property
-    def is_symmetric(self) -> bool:
-        """Always: all factors are."""
-        return True
 
     @full_precision()
     def matmat(self, X: Tensor) -> Tensor:

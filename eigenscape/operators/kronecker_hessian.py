@@ -23,17 +23,16 @@ from eigenscape.layers import (
     output_vectors,
     to_matrices,
 )
-from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators._batch_graphs import require_tensor_output
+from eigenscape.operators._formed import FormedOperator
 from eigenscape.operators.output_hessian import draws_needed, gram, output_roots, symmetric
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
 from eigenscape.records import Status
 from eigenscape.risk import EmpiricalRisk
-from eigenscape.space import ParamSpace
 
 
-class KroneckerHessian(LinearOperator):
+class KroneckerHessian(FormedOperator):
     """The Kronecker approximation (output) ⊗ (input) of one layer's Hessian, known as K-FAC.
 
     `output_factor` is (1/D) Σ over samples and positions of the position's own block of M;
@@ -117,26 +116,6 @@ class KroneckerHessian(LinearOperator):
                     )
                     output = output + gram(output_vectors(self._layer, slope))
         return output, inputs, torch.tensor(vectors, device=risk.device)
-
-    @property
-    def space(self) -> ParamSpace:
-        """The layer's parameters."""
-        return self._space
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The parameters' dtype."""
-        return self._dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The parameters' device."""
-        return self._device
-
-    @property
-    def is_symmetric(self) -> bool:
-        """Always: both factors are."""
-        return True
 
     def matmat(self, X: Tensor) -> Tensor:
         """Multiply columns (N, k): each, as the m × n matrix V, becomes E[M] V E[x̃x̃ᵀ]."""

@@ -22,8 +22,8 @@ from eigenscape.errors import (
     require_count,
 )
 from eigenscape.layers import Layer, find_layer, output_vectors
-from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators._batch_graphs import require_tensor_output
+from eigenscape.operators._formed import FormedOperator
 from eigenscape.operators._noise import sample_noise
 from eigenscape.operators._roots import exact_roots, have_exact_roots
 from eigenscape.pairs import EigenPairs
@@ -40,7 +40,7 @@ _DEFAULT_SAMPLES = 16
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
-class OutputHessian(LinearOperator):
+class OutputHessian(FormedOperator):
     """The Hessian of the risk with respect to the output of one layer, or of several at once.
 
     One layer: E[M] (m, m), the output side of its Kronecker approximation (Wu (7)). With several
@@ -177,26 +177,6 @@ class OutputHessian(LinearOperator):
         """Add tensors shaped like the outputs over samples and some positions."""
         parts = [output_vectors(layer, t) for layer, t in zip(self._layers, tensors, strict=True)]
         return torch.cat([part[:, where].sum(dim=(0, 1)) for part in parts])
-
-    @property
-    def space(self) -> ParamSpace:
-        """One vector for each layer, under the layer's name: its outputs."""
-        return self._space
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The parameters' dtype."""
-        return self._dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The parameters' device."""
-        return self._device
-
-    @property
-    def is_symmetric(self) -> bool:
-        """Always."""
-        return True
 
     @full_precision()
     def matmat(self, X: Tensor) -> Tensor:

@@ -166,8 +166,7 @@ def _slope(points: Sequence[tuple[int, Tensor]]) -> Measured:
     x = x - x.mean()
     y = torch.stack([values for _, values in points])
     slopes = (x[:, None] * y).sum(0) / x.square().sum()
-    spread = float(slopes.std()) if len(slopes) > 1 else None
-    return Measured(float(slopes.mean()), spread)
+    return Measured.over(slopes)
 
 
 def _size(slope: Measured) -> Measured:

@@ -177,9 +177,3 @@ def total_trace(risk: EmpiricalRisk) -> float:
     except (UnsupportedModelError, WrongTypeError):
         small = risk.space.size <= DENSE  # as many products as parameters are exact
         return trace(GaussNewton(risk), num_products=risk.space.size if small else 64).value
-
-
-def mean_and_spread(values: list[float]) -> tuple[float, float | None]:
-    """Return the mean and, of two or more, the standard deviation."""
-    found = torch.tensor(values, dtype=torch.float64)
-    return float(found.mean()), float(found.std()) if len(values) > 1 else None

@@ -1,7 +1,11 @@
 """A sentence of a paper made checkable, and the judgement on what was measured."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 from eigenscape.report import Finding
 
@@ -17,6 +21,12 @@ class Measured:
 
     ours: float
     spread: float | None = None
+
+    @classmethod
+    def over(cls, values: Sequence[float] | Tensor) -> "Measured":
+        """Return the mean of one number for each seed, and its standard deviation over them."""
+        found = torch.as_tensor(values, dtype=torch.float64)
+        return cls(float(found.mean()), float(found.std()) if len(found) > 1 else None)
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         "thesis.fig2.1.local.masking-flat": _number(
             local.mean(1)[:, 2].max() - local.mean(1)[:, 2].min()
         ),
-        "thesis.fig2.1.local.baseline-grows": _over_seeds(local[-1, :, 1] - local[0, :, 1]),
+        "thesis.fig2.1.local.baseline-grows": Measured.over(local[-1, :, 1] - local[0, :, 1]),
         "thesis.fig2.1.local.masking-wins": _number(_gap(local).min()),
         "thesis.fig2.2.masking-wins": _number(_gap(scaled).min()),
         "thesis.fig2.2.gap-widens": _number(_gap(scaled)[-1] - _gap(scaled)[0]),
@@ -314,10 +314,6 @@ def _gap(grid: Tensor) -> Tensor:
 
 def _number(value: Tensor) -> Measured:
     return Measured(float(value))
-
-
-def _over_seeds(values: Tensor) -> Measured:
-    return Measured(float(values.mean()), float(values.std()) if len(values) > 1 else None)
 
 
 def _picture(grids: Mapping[str, tuple[Tensor, Sequence[float]]]) -> Picture:

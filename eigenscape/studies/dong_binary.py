@@ -76,9 +76,9 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
                 own.append(network_scores(H, W, V))
     ce, mse = _ratios(found["ce", 1]), _ratios(found["mse", 10])
     measured = {
-        "dong.fig10.ce.blocks": _over_seeds(ce),
-        "dong.fig10.mse.no-blocks": _over_seeds(mse),
-        "dong.fig10.contrast": _over_seeds(ce / mse),
+        "dong.fig10.ce.blocks": Measured.over(ce),
+        "dong.fig10.mse.no-blocks": Measured.over(mse),
+        "dong.fig10.contrast": Measured.over(ce / mse),
     }
     rows = [
         (WORDS[loss], epoch, seed, s.hidden.ratio, s.hidden.share, s.cross)
@@ -149,10 +149,6 @@ def _trained(
 
 def _ratios(scores: list[NetworkScores]) -> Tensor:
     return torch.tensor([one.hidden.ratio for one in scores], dtype=torch.float64)
-
-
-def _over_seeds(values: Tensor) -> Measured:
-    return Measured(float(values.mean()), float(values.std()) if len(values) > 1 else None)
 
 
 STUDY = Study(

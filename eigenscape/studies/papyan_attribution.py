@@ -22,7 +22,6 @@ from eigenscape.studies._whole_spectra import (
     formed,
     gradient_parts,
     hessian_parts,
-    mean_and_spread,
     take_spectrum,
     total_trace,
 )
@@ -144,7 +143,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     ]
     numbers = [one.measured() for one in found]
     measured = {
-        id: Measured(*mean_and_spread([one[id] for one in numbers if id in one]))
+        id: Measured.over([one[id] for one in numbers if id in one])
         for id in dict.fromkeys(id for one in numbers for id in one)
     }
     pictures = [

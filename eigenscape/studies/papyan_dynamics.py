@@ -7,6 +7,7 @@ as in the caption. Distances are decades between levels.
 import itertools
 import math
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -21,7 +22,6 @@ from eigenscape.studies._tables import sheet
 from eigenscape.studies._whole_spectra import (
     Spectrum,
     formed,
-    mean_and_spread,
     take_spectrum,
     total_trace,
 )
@@ -185,7 +185,7 @@ def _measured(moments: list[_Moment]) -> dict[str, Measured]:
     if spans["cross"] > 0:
         found["papyan.fig6.class-distance"] = Measured(spans["class"] / spans["cross"])
     wrong = [m.shown.misalignment() for m in moments if m.shown is not None]
-    found["papyan.fig6.alignment"] = Measured(*mean_and_spread(wrong))
+    found["papyan.fig6.alignment"] = Measured.over(wrong)
     return found
 
 
@@ -233,10 +233,7 @@ def _levels_picture(moments: list[_Moment]) -> Picture:
         for place, samples in enumerate(sizes):
             group = [m for m in moments if m.num_samples == samples]
             epochs = sorted({m.epoch for m in group})
-            means = [
-                mean_and_spread([m.distance(part) for m in group if m.epoch == epoch])[0]
-                for epoch in epochs
-            ]
+            means = [fmean(m.distance(part) for m in group if m.epoch == epoch) for epoch in epochs]
             colour = SERIES[place] if len(sizes) <= len(SERIES) else place / (len(sizes) - 1)
             x = tuple(float(epoch) for epoch in epochs)
             marks.append(Line(x, rounded(means), colour, f"{samples} samples"))

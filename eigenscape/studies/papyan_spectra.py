@@ -23,7 +23,6 @@ from eigenscape.studies._whole_spectra import (
     formed,
     held_out_risk,
     hessian_parts,
-    mean_and_spread,
     take_spectrum,
 )
 from eigenscape.studies.claim import Claim, Measured
@@ -154,15 +153,15 @@ def _measured(looks: list[_Look]) -> dict[str, Measured]:
     near = [p - look.num_classes in (-1, 0) for p, look in zip(places, looks, strict=True)]
     found = {
         "papyan.fig3.outliers": Measured(sum(near) / len(near)),
-        "papyan.fig3.concentration": Measured(*mean_and_spread([_small(one) for one in train])),
-        "papyan.fig3.negative": Measured(
-            *mean_and_spread([-s.lowest / float(s.top[0]) for s in _of(train, "H")])
+        "papyan.fig3.concentration": Measured.over([_small(one) for one in train]),
+        "papyan.fig3.negative": Measured.over(
+            [-s.lowest / float(s.top[0]) for s in _of(train, "H")]
         ),
     }
     if test:
         firsts = [[float(s.top[0]) for s in _of(group, "H")] for group in (train, test)]
         ratios = [two / one for one, two in zip(*firsts, strict=True)]
-        found["papyan.fig3.test-magnitude"] = Measured(*mean_and_spread(ratios))
+        found["papyan.fig3.test-magnitude"] = Measured.over(ratios)
         found["papyan.fig4.test-tails"] = Measured(min(_interlaced(look) for look in test))
     return found
 

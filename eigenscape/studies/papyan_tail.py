@@ -16,7 +16,7 @@ from eigenscape.report import Axis, Line, Mark, Panel, Picture, Points, Sheet
 from eigenscape.studies import papyan_casts as casts
 from eigenscape.studies._draw import rounded
 from eigenscape.studies._tables import sheet
-from eigenscape.studies._whole_spectra import held_out_risk, hessian_parts, mean_and_spread
+from eigenscape.studies._whole_spectra import held_out_risk, hessian_parts
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Networks, Workshop
@@ -92,7 +92,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             rows += _rows(networks, seed, spectrum)
             if seed == networks.cast.seeds[0]:
                 pictures.append(_picture(networks, fits, len(pictures)))
-    measured = {key: Measured(*mean_and_spread(values)) for key, values in numbers.items()}
+    measured = {key: Measured.over(values) for key, values in numbers.items()}
     return Outcome(measured, tuple(pictures), (_sheet(rows),), (), products)
 
 

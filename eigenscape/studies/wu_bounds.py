@@ -252,12 +252,9 @@ def _measured(
     for name in dict.fromkeys(name for name, _ in bounds):
         own = [row for (other, _), row in bounds.items() if other == name]
         for method, theirs in zip(METHODS, _TABLE_9.get(name, ()), strict=False):
-            values = torch.tensor([row[method] for row in own if method in row]).double()
-            if theirs is not None and len(values):
-                spread = float(values.std()) if len(values) > 1 else None
-                measured[f"wu.table9.{_plain(name)}.{method}"] = Measured(
-                    float(values.mean()), spread
-                )
+            values = [row[method] for row in own if method in row]
+            if theirs is not None and values:
+                measured[f"wu.table9.{_plain(name)}.{method}"] = Measured.over(values)
     # On random labels APPR and ITER are not told apart, in the paper neither.
     rows = list(bounds.values())
     true = [row for (name, _), row in bounds.items() if not name.startswith("R")]

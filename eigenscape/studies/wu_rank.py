@@ -73,8 +73,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
                 (cast.label, layer, m, n, float(top.mean()), float(stacked[:, :m].min()), null)
             )
             if cast.model == "LeNet5":
-                spread = float(top.std()) if len(top) > 1 else None
-                lenet.append(Measured(float(top.mean()), spread))
+                lenet.append(Measured.over(top))
             if min(m, n) >= _FEW:
                 chance.append(null)
             panels.append(_panel(layer, stacked, m, null))

@@ -92,11 +92,11 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     product = decoupling(W1, W2.to(workshop.device), num_samples=options["num_samples"] // 4)
     gaps = gaussian.ratios[-1] / gaussian.ratios[0]
     measured = {
-        "wu.theorem4.1.gap": _over_seeds(gaps),
-        "wu.theorem4.1.space": _over_seeds(gaussian.row_overlaps[-1]),
-        "thesis.theorem4.4.2.rows": _over_seeds(rectified.row_overlaps[-1]),
-        "thesis.theorem4.4.2.corrected": _over_seeds(rectified.firing_overlaps[-1]),
-        "thesis.theorem4.4.2.plateau": _over_seeds(
+        "wu.theorem4.1.gap": Measured.over(gaps),
+        "wu.theorem4.1.space": Measured.over(gaussian.row_overlaps[-1]),
+        "thesis.theorem4.4.2.rows": Measured.over(rectified.row_overlaps[-1]),
+        "thesis.theorem4.4.2.corrected": Measured.over(rectified.firing_overlaps[-1]),
+        "thesis.theorem4.4.2.plateau": Measured.over(
             rectified.row_overlaps[-1] - rectified.row_limit
         ),
         "thesis.theorem4.4.1.decoupling": Measured(product.overlap),
@@ -114,10 +114,6 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
 
 def _parts(found: FiniteWidthCurve) -> tuple[Tensor, ...]:
     return found.ratios, found.predicted_ratios, found.row_overlaps, found.firing_overlaps
-
-
-def _over_seeds(values: Tensor) -> Measured:
-    return Measured(float(values.mean()), float(values.std()) if len(values) > 1 else None)
 
 
 def _picture(curves: dict[str, FiniteWidthCurve]) -> Picture:

@@ -65,8 +65,3 @@ def test_parts_add_up_and_traces_agree(networks: Networks) -> None:
     G = GaussNewton(risk).to_dense()
     torch.testing.assert_close(total, G)
     assert whole.total_trace(risk) == pytest.approx(float(G.trace()))
-
-
-def test_means_and_spreads() -> None:
-    assert whole.mean_and_spread([2.0]) == (2.0, None)
-    assert whole.mean_and_spread([1.0, 3.0]) == pytest.approx((2.0, math.sqrt(2.0)))

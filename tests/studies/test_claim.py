@@ -1,6 +1,7 @@
 import math
 
 import pytest
+import torch
 
 from eigenscape.studies import Claim, Measured
 
@@ -46,3 +47,9 @@ def test_infinite_ends(low: float, high: float, text: str, ours: float) -> None:
     claim = Claim("wu.x", "Fig. 1", "s", "t", low=low, high=high)
     assert claim.expected() == text
     assert claim.judge(Measured(ours), scale="paper").status == "pass"
+
+
+def test_numbers_over_seeds() -> None:
+    assert Measured.over([2.0]) == Measured(2.0, None)
+    found = Measured.over(torch.tensor([1.0, 3.0], dtype=torch.float32))
+    assert (found.ours, found.spread) == pytest.approx((2.0, math.sqrt(2.0)))
