@@ -10,8 +10,7 @@ graph has a generator in it. On the CPU the same functions run one after the oth
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from eigenscape.bounds.posterior import Basis, LayerBasis, Posterior
 from eigenscape.bounds.recipe import BoundRecipe
 from eigenscape.errors import InvalidArgumentError, SubstitutionWarning
 from eigenscape.risk import EmpiricalRisk
+from eigenscape.train import no_waiting
 
 _DECAY, _EPSILON = 0.9, 1e-8
 # Steps whose noise is drawn together and which one graph holds, at most, and its memory.
@@ -270,7 +270,7 @@ class _Graph:
             aside.wait_stream(here)
             with torch.cuda.stream(aside):
                 work(self._index[:1])
-                with _no_waiting():
+                with no_waiting():
                     work(self._index[:1])
             here.wait_stream(aside)
             mode: dict[str, Any] = {"stream": aside, "capture_error_mode": "thread_local"}
@@ -280,19 +280,6 @@ class _Graph:
     def replay(self, index: Tensor) -> None:
         self._index.copy_(index)
         self._graph.replay()
-
-
-@contextmanager
-def _no_waiting() -> Iterator[None]:
-    """Raise where the host would wait for the device: such work cannot be recorded."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the mode does not see all; the rest shows later
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 def _triangles(basis: Basis, w: Tensor) -> list[Tensor]:

@@ -224,19 +224,9 @@ class LayerHessian(RiskOperator):
         """
         return self._require_factors().combinations(weights).T / math.sqrt(self.risk.divisor)
 
-    def to_dense(self, **limits: int) -> Tensor:
-        """Return the block as `LinearOperator.to_dense` does; one that is formed already, at once.
-
-        Args:
-            limits: `max_bytes`, as there.
-
-        Returns:
-            The block (q, q).
-        """
-        if self.representation != "dense":
-            return super().to_dense(**limits)
-        stored = self._current()
-        return stored.clone() if isinstance(stored, Tensor) else super().to_dense(**limits)
+    def _to_dense(self) -> Tensor:
+        stored = self._current() if self.representation == "dense" else None
+        return stored.clone() if isinstance(stored, Tensor) else super()._to_dense()
 
     def _require_factors(self) -> Factors:
         if self.risk.ranks.size > 1:

@@ -273,7 +273,7 @@ class _Graph:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 warm_up()
-                with _no_waiting():
+                with no_waiting():
                     warm_up()
             torch.cuda.current_stream().wait_stream(side)
             torch.cuda.synchronize()
@@ -289,7 +289,7 @@ class _Graph:
 
 
 @contextmanager
-def _no_waiting() -> Iterator[None]:
+def no_waiting() -> Iterator[None]:
     """Raise where the host would wait for the device.
 
     Such work cannot be recorded, and to find out while recording leaves PyTorch's generator in a
