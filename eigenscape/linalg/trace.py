@@ -98,7 +98,7 @@ def trace(
     operator: LinearOperator,
     *,
     num_products: int,
-    method: TraceMethod = Hutchinson(),  # noqa: B008  (frozen)
+    method: TraceMethod = Hutchinson(),
     tolerance: float | None = None,
     seed: int = 0,
     progress: ProgressCallback | None = None,

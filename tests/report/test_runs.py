@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -370,28 +371,37 @@ def test_a_full_disk_leaves_what_was_there(
         assert read_run(save_run(record, tmp_path / name)).record.value == 3.0
 
 
+class Crash(BaseException):
+    """What no code catches."""
+
+
+def crash_after(steps: int, folder: Path) -> Callable[..., None]:
+    """Return what is called before each step in a folder, and crashes after so many."""
+    left = [steps]
+
+    def step(path: Path, *args: Any) -> None:
+        inside = folder in path.parents and ".saving" not in str(args or path)
+        if inside and left[0] == 0:
+            raise Crash
+        left[0] -= inside
+
+    return step
+
+
 def test_a_crash_at_any_step_of_the_move_never_reads_as_a_mixture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Crash(BaseException):
-        pass
-
     record = trace(Dense(torch.eye(3)), num_products=3)
     unlink, replace = Path.unlink, Path.replace
     finished = 0
     for limit in range(40):
         folder = save_run(plain(), tmp_path / f"r{limit}")
-        left = [limit]
-
-        def step(self: Path, *args: Any, **kwargs: Any) -> None:
-            inside = folder in self.parents and ".saving" not in str(args or self)  # noqa: B023
-            if inside and left[0] == 0:  # noqa: B023
-                raise Crash
-            left[0] -= inside  # noqa: B023
-
+        step = crash_after(limit, folder)
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "unlink", lambda s, *a, **k: (step(s), unlink(s, *a, **k))[1])
-            patch.setattr(Path, "replace", lambda s, t: (step(s, t), replace(s, t))[1])
+            patch.setattr(
+                Path, "unlink", lambda s, *a, step=step, **k: (step(s), unlink(s, *a, **k))[1]
+            )
+            patch.setattr(Path, "replace", lambda s, t, step=step: (step(s, t), replace(s, t))[1])
             try:
                 save_run(record, folder, overwrite=True)
                 finished += 1
