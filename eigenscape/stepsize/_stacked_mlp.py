@@ -12,11 +12,6 @@ import torch
 from torch import Tensor
 
 
-def num_weights(sizes: Sequence[int]) -> int:
-    """Return n for layers of these sizes, from inputs to classes."""
-    return sum(inward * outward + outward for inward, outward in pairwise(sizes))
-
-
 def initial_weights(num: int, sizes: Sequence[int], draw: torch.Generator) -> Tensor:
     """Return weights (p, n) on the host: He's normal weights, biases zero."""
     parts = []

@@ -1,6 +1,7 @@
 """A segment and its gradient against autograd through an explicit loop over one network."""
 
 import itertools
+from itertools import pairwise
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def test_stacked_gradients_are_those_of_autograd() -> None:
     problems = draw_problems(x, y, objective="training", numbers=range(3), label_noise=0.5)
     draw = torch.Generator().manual_seed(1)
     w = new_weights(problems, HIDDEN, draw) + 0.1
-    assert w.shape == (3, _stacked_mlp.num_weights(SIZES))
+    assert w.shape == (3, sum((n + 1) * m for n, m in pairwise(SIZES)))
     batch = problems.batches(problems.draw("fitted", 1, 9, draw)[0])
     found = _stacked_mlp.gradients(w, SIZES, *batch)
     values = _stacked_mlp.losses(w, SIZES, *batch)
