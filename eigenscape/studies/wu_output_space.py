@@ -123,7 +123,7 @@ STUDY = Study(
     title="Is the top eigenspace of E[M] the row space of the weights above the layer?",
     settings={
         "laptop": Setting((casts.SMALL_MLP, casts.SMALL_MLP_RANDOM)),
-        "paper": Setting((casts.LENET, casts.MLP, casts.MLP_RANDOM)),
+        "paper": Setting((casts.LENET, casts.LENET_MNIST, casts.MLP, casts.MLP_RANDOM)),
     },
     measure=measure,
     claims=_claims(),
