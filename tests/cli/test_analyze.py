@@ -178,8 +178,10 @@ def test_interrupted_runs_say_how_to_go_on_and_do(
 
 
 def test_ctrl_c_before_the_start_leaves_nothing(cli: Cli) -> None:
-    stop = "import os, signal\n\n\ndef data():\n    os.kill(os.getpid(), signal.SIGINT)\n"
-    Path("stop.py").write_text(stop)
+    # A test that runs in the background of a shell inherits that Ctrl-C is ignored.
+    heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    stop = f"import os, signal\n\n{heard}\n\n\ndef data():\n"
+    Path("stop.py").write_text(stop + "    os.kill(os.getpid(), signal.SIGINT)\n")
     words = tiny("net.py:build", "--data", "stop.py:data", "--out", "r")
     command = [sys.executable, "-m", "eigenscape", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True)
