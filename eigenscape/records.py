@@ -6,6 +6,7 @@ bit; only classes that registered themselves are ever made from a file.
 """
 
 import dataclasses
+import importlib
 import math
 import os
 import warnings
@@ -27,6 +28,19 @@ Columns = Mapping[str, Iterable[Any]]
 
 _SHOWN = 20
 _storable: dict[str, type] = {}
+# The rooms whose classes are stored. A class registers when its room is imported, and whoever opens
+# a file need not have done so; nothing else is ever imported for a file's sake.
+_ROOMS = (
+    "pairs",
+    "linalg",
+    "train",
+    "analyses",
+    "theory",
+    "stepsize",
+    "representations",
+    "report",
+    "bounds",
+)
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -224,7 +238,7 @@ def unpack(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
         return float(plain["$float"])
     if "$record" not in plain:
         return {key: unpack(item, tensors) for key, item in plain.items()}
-    cls = _storable.get(plain["$record"])
+    cls = _class_of(plain["$record"])
     if cls is None:
         raise FileError(
             f"A file holds a record of the unknown kind '{plain['$record']}'; it was written by "
@@ -238,6 +252,15 @@ def unpack(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
             f"A stored {cls.__name__} has other fields than this version's ({error}); it was "
             "written by another version of eigenscape. Run the computation again."
         ) from error
+
+
+def _class_of(kind: str) -> type | None:
+    """Find a storable class, in rooms that were not imported yet too."""
+    for room in _ROOMS:
+        if kind in _storable:
+            break
+        importlib.import_module(f"eigenscape.{room}")
+    return _storable.get(kind)
 
 
 def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -1,15 +1,36 @@
 """Records: plain values out, advice where something did not converge."""
 
+import importlib
 import json
 import math
+import pkgutil
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError, dataclass
 
 import pytest
 import torch
 from torch import Tensor
 
+import eigenscape
+from eigenscape import records
 from eigenscape.errors import ConvergenceWarning, EigenscapeError, FileError
 from eigenscape.records import Record, Status, pack, text_table, unpack
+
+# Makes each class by its name alone, with all rooms but `report` and what it needs unseen.
+OPEN = """
+import sys
+import eigenscape.report
+from eigenscape.errors import FileError
+from eigenscape.records import unpack
+
+for kind in sys.argv[1:]:
+    try:
+        unpack({"$record": kind, "fields": {}}, {})
+    except FileError as error:
+        if "unknown kind" in str(error):
+            print(kind)
+"""
 
 
 @dataclass(frozen=True)
@@ -95,6 +116,40 @@ def test_records_inside_records_come_back() -> None:
 def test_only_known_classes_are_made() -> None:
     with pytest.raises(FileError, match="unknown kind 'Popen'"):
         unpack({"$record": "Popen", "fields": {"args": "true"}}, {})
+
+
+@pytest.fixture
+def all_imported() -> None:
+    for module in pkgutil.walk_packages(eigenscape.__path__, "eigenscape."):
+        importlib.import_module(module.name)
+
+
+@pytest.mark.usefixtures("all_imported")
+def test_every_class_is_found_by_a_process_that_imported_the_report_alone() -> None:
+    stored = records._storable.items()
+    kinds = sorted(name for name, cls in stored if cls.__module__.startswith("eigenscape."))
+    assert {"StepSize", "AnchorTable", "LearnedRule", "NetworkCertificate"} <= set(kinds)
+    command = [sys.executable, "-c", OPEN, *kinds, "Nobody"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["Nobody"]
+
+
+@pytest.mark.usefixtures("all_imported")
+def test_no_two_classes_share_a_name() -> None:
+    def below(cls: type) -> list[type]:
+        return [cls, *(one for child in cls.__subclasses__() for one in below(child))]
+
+    ours = [cls for cls in below(Record)[1:] if cls.__module__.startswith("eigenscape.")]
+    assert ours
+    assert all(records._storable[cls.__name__] is cls for cls in ours)
+
+
+def test_files_bring_in_no_module_of_their_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(importlib, "import_module", asked.append)
+    with pytest.raises(FileError, match="unknown kind"):
+        unpack({"$record": "eigenscape.cli", "fields": {}}, {})
+    assert asked == [f"eigenscape.{room}" for room in records._ROOMS]
 
 
 def test_other_fields_are_refused() -> None:

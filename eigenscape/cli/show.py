@@ -87,7 +87,8 @@ def _show_run(screen: Screen, found: "Run") -> None:
             "status": record.status,
         }
     )
-    if sentences := getattr(record, "findings", ()):
+    # Those of a study are claims, which its table lists.
+    if sentences := [s for s in getattr(record, "findings", ()) if isinstance(s, str)]:
         screen.say("Findings", bold=True)
         screen.list(sentences)
     _show_table(screen, record.columns(), "Key numbers" if sentences else "Result")

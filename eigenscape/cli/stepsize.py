@@ -1,5 +1,6 @@
 """`eigenscape stepsize`: the step size that the curvature of your network asks for."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -103,8 +104,8 @@ def stepsize(
     if out is not None:
         save(screen, found, out, settings, overwrite=overwrite)
     if as_json:
-        facts = {name: value for name, value in found.to_dict().items() if name != "status"}
-        screen.result(json.dumps(facts | {"measured": measured, "status": str(found.status)}))
+        facts = found.to_dict() | {"measured": measured, "status": str(found.status)}
+        screen.result(json.dumps({name: _for_json(value) for name, value in facts.items()}))
     else:
         _tell(screen, found, measured)
     if not found.status:
@@ -139,17 +140,26 @@ def _measure(screen: Screen, found: "StepSize", risk: "EmpiricalRisk") -> dict[s
 
 
 def _tell(screen: Screen, found: "StepSize", measured: dict[str, float]) -> None:
-    """Print the step size beside the usual ones, and how certain all of it is."""
+    """Print the step size beside the usual ones, how certain it is, or why there is none."""
     columns = dict(found.columns())
     if measured:
         columns["change of the loss"] = list(measured.values())
-    screen.table(columns, title=f"In {found.num_steps} steps of gradient descent")
-    screen.facts(
-        {
-            "λ_max": f"{found.largest:.5g}, residual {found.largest_residual:.1e}, as seen from the"
-            " gradient",
-            "error of η*": "none but rounding" if found.error == 0 else f"about {found.error:.2g}",
-            "products": found.num_products,
-        }
-    )
+    facts = {
+        "λ_max": f"{found.largest:.5g}, residual {found.largest_residual:.1e}, as seen from the"
+        " gradient"
+    }
+    if math.isnan(found.step_size):
+        facts["λ_min"] = f"{found.smallest:.5g}"
+    else:
+        screen.table(columns, title=f"In {found.num_steps} steps of gradient descent")
+        exact = found.error == 0
+        facts["error of η*"] = "none but rounding" if exact else f"about {found.error:.2g}"
+    screen.facts({**facts, "products": found.num_products})
     screen.result(str(found.status))
+
+
+def _for_json(value: Any) -> Any:
+    """Return the value, with None for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {name: _for_json(item) for name, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

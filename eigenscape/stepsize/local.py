@@ -37,10 +37,12 @@ class StepSize(Record):
     """The step size that the local quadratic model asks for.
 
     Attributes:
-        step_size: η*, the first minimum of the model's value after t steps; NaN if there is none.
-        error: Estimate of its error, from fewer products; 0 where it is exact but for rounding.
+        step_size: η*, the first minimum of the model's value after t steps; NaN if there is none,
+            or none of use, because the model falls without end.
+        error: Estimate of its error, from fewer products; 0 where it is exact but for rounding, and
+            infinite where there is no η*.
         num_steps: t.
-        change: What the model says the loss changes by in t steps of η*.
+        change: What the model says the loss changes by in t steps of η*; NaN where there is none.
         stable: 2/λ_max, above which the model's steps grow.
         stable_change: The change in t steps of 1/λ_max, the usual choice.
         largest: λ_max as seen from the gradient, the largest Ritz value.
@@ -80,7 +82,9 @@ class StepSize(Record):
         return changes(self.nodes, self.weights, eta, self.num_steps)
 
     def columns(self) -> Columns:
-        """Return one row for each of the step sizes that were compared."""
+        """Return a row for each step size compared; without η*, the ends of the spectrum alone."""
+        if math.isnan(self.step_size):
+            return {"λ_max": [self.largest], "λ_min": [self.smallest]}
         return {
             "step size": ["best for t steps", "1/λ_max", "2/λ_max"],
             "η": [self.step_size, self.stable / 2, self.stable],
@@ -136,19 +140,17 @@ def best_step_size(
     norm = _norm_of(gradient, operator.space.size)
     run = lanczos(operator, num_steps=m, start=gradient, progress=progress)
     nodes, weights = _measure(run, norm)
-    found = first_root(nodes, weights, t)
+    found = _useful_root(nodes, weights, t)
     exact = run.alphas.shape[1] >= t or bool((run.betas[0] == 0).any())
-    error = 0.0 if exact else _error(run, norm, t, found)
+    error = 0.0 if exact and found is not None else _error(run, norm, t, found)
     ritz, residuals = (part[0] for part in run.ritz())
     place = int((ritz - nodes.max()).abs().argmin())
     largest = float(nodes.max())
     stable = 2 / largest if largest > 0 else math.inf
     both = torch.tensor([math.nan if found is None else found, stable / 2], dtype=torch.float64)
     change, usual = changes(nodes, weights, both, t).tolist()
-    down = nodes < 0
-    falling = float(changes(nodes[down], weights[down], both[:1], t)) / change
     return StepSize(
-        status=_status(found, error, t, nodes, falling).warn(),
+        status=_status(found, error, t, nodes).warn(),
         num_products=run.num_products,
         seed=0,
         step_size=math.nan if found is None else found,
@@ -229,6 +231,18 @@ def _measure(run: LanczosRun, norm: float) -> tuple[Tensor, Tensor]:
     return nodes[0, kept], norm**2 * weights[0, kept]
 
 
+def _useful_root(nodes: Tensor, weights: Tensor, t: int) -> float | None:
+    """Return η*, or None where negative curvature makes most of what the model promises."""
+    found, down = first_root(nodes, weights, t), nodes < 0
+    # One step is a line search, along which the model is a parabola that opens upward.
+    if found is None or t == 1 or not bool(down.any()):
+        return found
+    eta = torch.tensor([found], dtype=torch.float64)
+    falling = changes(nodes[down], weights[down], eta, t) / changes(nodes, weights, eta, t)
+    # Both may be infinite: then the ratio is NaN, and compares as false.
+    return found if float(falling) <= _MOST_FALLING else None
+
+
 def _error(run: LanczosRun, norm: float, t: int, found: float | None) -> float:
     """Return how far η* was with three quarters of the products: an estimate, and a careful one."""
     steps = run.alphas.shape[1]
@@ -242,11 +256,10 @@ def _error(run: LanczosRun, norm: float, t: int, found: float | None) -> float:
     return math.inf if before is None else abs(found - before)
 
 
-def _status(found: float | None, error: float, t: int, nodes: Tensor, falling: float) -> Status:
-    """Say what was found; `falling` is the part of the change that negative curvature makes."""
+def _status(found: float | None, error: float, t: int, nodes: Tensor) -> Status:
+    """Say what was found."""
     smallest, largest = float(nodes.min()), float(nodes.max())
-    # One step is a line search, along which the model is a parabola that opens upward.
-    if found is None or (t > 1 and falling > _MOST_FALLING):
+    if found is None:
         return Status(
             False,
             "The local model falls without end: negative curvature down to "

@@ -1,4 +1,7 @@
 import json
+import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,6 +14,17 @@ from eigenscape.risk import EmpiricalRisk
 from eigenscape.stepsize import StepSize, best_step_size, loss_after
 from tests.cli.conftest import Cli
 
+# Sure of wrong answers, a network stands where its loss bends down.
+WRONG = """
+
+def wrong():
+    torch.manual_seed(0)
+    model = build()
+    with torch.no_grad():
+        model[0].weight.mul_(3)
+        model[2].weight.mul_(3)
+    return model
+"""
 WORDS = ("stepsize", "net.py:build", "--data", "net.py:data", "--dtype", "float64")
 
 
@@ -54,6 +68,29 @@ def test_it_is_kept_and_checked(cli: Cli, no_pictures: None) -> None:
     record = read_run("kept").record
     assert isinstance(record, StepSize)
     assert record.num_steps == 4
+    # A process that never imported the room of the record, as the user's next one.
+    command = [sys.executable, "-m", "eigenscape", "show", "kept"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert "2/λ_max" in shown.stdout
+
+
+def test_negative_curvature_is_refused_without_a_number(cli: Cli) -> None:
+    with open("net.py", "a") as file:
+        file.write(WRONG)
+    words = ("stepsize", "net.py:wrong", *WORDS[2:], "--matrix", "hessian", "--steps", 30)
+    result = cli(*words, "--check", "--out", "kept")
+    assert result.exit_code == 1, result.output
+    assert "falls without end" in result.stdout
+    assert "gauss-newton" in result.stdout
+    assert "λ_min" in result.stdout
+    assert "best for t steps" not in result.stdout
+    assert "error of η*" not in result.stdout
+    found = json.loads(cli(*words, "--json").stdout, parse_constant=pytest.fail)
+    assert found["step_size"] is None
+    assert found["change"] is None
+    assert found["smallest"] < 0 < found["largest"]
+    assert math.isnan(read_run("kept").record.step_size)
 
 
 def test_uncertain_answers_end_with_another_code(cli: Cli) -> None:

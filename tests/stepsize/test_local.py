@@ -21,6 +21,7 @@ from eigenscape.stepsize import (
     optimal_step_size,
     random_quadratic,
 )
+from eigenscape.stepsize._measure import first_root
 
 
 def model_change(H: torch.Tensor, g: torch.Tensor, eta: float, t: int) -> float:
@@ -96,13 +97,23 @@ def test_negative_curvature_is_told() -> None:
         lost = best_step_size(H, torch.ones(2), num_steps=3)
     assert math.isnan(lost.step_size)
     assert math.isnan(lost.change)
-    H = Dense(torch.diag(torch.tensor([3.0, -2.9])))
-    with pytest.warns(ConvergenceWarning, match="without end"):  # a minimum, but of nothing useful
-        wild = best_step_size(H, torch.tensor([1.0, 0.3]), num_steps=9)
-    assert math.isfinite(wild.step_size)
+    assert math.isinf(lost.error)
+    assert lost.columns() == {"λ_max": [pytest.approx(0.1)], "λ_min": [pytest.approx(-3.0)]}
     with pytest.warns(ConvergenceWarning, match="without end"):
         down = best_step_size(Dense(-torch.eye(2)), torch.ones(2), num_steps=2)
     assert math.isinf(down.stable)
+
+
+@pytest.mark.parametrize("t", [9, 5000])  # after 5000 steps both ends of the sum are infinite
+def test_minima_that_negative_curvature_makes_are_no_answer(t: int) -> None:
+    H = torch.diag(torch.tensor([3.0, -2.0]))
+    g = torch.tensor([1.0, 0.3])
+    with pytest.warns(ConvergenceWarning, match="without end"):
+        wild = best_step_size(Dense(H), g, num_steps=t)
+    assert first_root(wild.nodes, wild.weights, t) is not None
+    assert math.isnan(wild.step_size)
+    assert math.isnan(wild.change)
+    assert wild.smallest == pytest.approx(-2.0)
 
 
 def test_too_few_products_warn() -> None:
