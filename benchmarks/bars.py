@@ -80,7 +80,7 @@ ONE_GAUSS_NEWTON, GAUSS_NEWTON_BLOCKS = "Gauss-Newton, 1 vector", "Gauss-Newton,
 PAIRS_10, PAIRS_50 = "10 pairs to 1e-4", "50 pairs to 1e-4"
 LAYER_PAIRS = "120 pairs of fc1 to 1e-5"
 DENSITY, LAYER, TRACE = "density", "fc1 product", "trace"
-DENSE, SPECTRA = "dense Hessian", "all layers"
+DENSE, SPECTRA, CODES = "dense Hessian", "all layers", "sparse codes"
 LAYER_AUTO, LAYER_TAIL = "fc1 product, auto", "fc1 product, tail"
 SOLVER_STEP, DENSITY_STEP = "eigsh, one step", "density, one step"
 
@@ -125,6 +125,8 @@ BARS = (
     Bar("f", "dong", DENSE, "times", 10.0),
     Bar("f", "dong", DENSE, "seconds", 30.0),
     Bar("g", "lenet", SPECTRA, "seconds", 300.0, "cuda"),
+    Bar("o", "atoms", f"{CODES}, float64", "times", 10.0),
+    Bar("o", "atoms", f"{CODES}, float32", "times", 10.0),
     Bar("s", "samples", LAYER_AUTO, "exponent", _LINEAR),
     Bar("s", "samples", LAYER_TAIL, "exponent", _LINEAR),
     Bar("s", "columns", LAYER_AUTO, "exponent", _LINEAR),

@@ -1,6 +1,6 @@
 """Measure eigenscape against other libraries and plain PyTorch: one process, one table of bars.
 
-    python benchmarks/bench.py [--quick] [--device cuda] [--sections abcdefgs] [--json FILE]
+    python benchmarks/bench.py [--quick] [--device cuda] [--sections abcdefgos] [--json FILE]
 
 Nothing here passes or fails: see `benchmarks/README.md` for what the columns mean.
 """

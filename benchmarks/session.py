@@ -26,12 +26,14 @@ from plan import Plan, make_plan, quiet
 from problems import Problem
 from products import layer_block, products
 from scaling import scaling
+from sparse_codes import sparse_codes
 from timing import Row, markdown, rows_table
 
-ALL = "abcdefgs"
+ALL = "abcdefgos"
 PACKAGES = (
     "torch",
     "scipy",
+    "scikit-learn",
     "curvlinops-for-pytorch",
     "pyhessian",
     "hessian-eigenthings",
@@ -45,6 +47,7 @@ HEADINGS = {
     "e": "(e) Trace of the Gauss-Newton matrix. Error: of the trace, the worst round's.",
     "f": "(f) Dense Hessian. Error: of its first columns.",
     "g": "(g) All eigenvalues of every layer's block. Error: of the largest ones.",
+    "o": "(o) Matching pursuit. Error: of what is left of the samples, against float64.",
     "s": "(s) Scaling. ms: at the largest size.",
 }
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -108,6 +111,8 @@ def _measure(options: argparse.Namespace, plan: Plan, record: Record) -> None:
         record.add(wanted[0], [], [about], 0.0)
         for key in wanted:
             _take(record, key, lambda key=key, problem=problem: _section(key, problem, plan))
+    if "o" in options.sections:
+        _take(record, "o", lambda: sparse_codes(plan))
     if "s" in options.sections:
         with tempfile.TemporaryDirectory() as aside:  # a rehearsal draws, but leaves no picture
             folder = Path(aside) if plan.quick else IMAGES

@@ -18,7 +18,7 @@ class Row:
     """One method on one problem.
 
     Attributes:
-        section: "a" to "g", or "s".
+        section: "a" to "g", "o" or "s".
         problem: What it was measured on.
         job: What is asked of it; rows of one job can be compared.
         method: Whose code, and how it was called.

@@ -43,8 +43,26 @@ def parameter_groups(risk: EmpiricalRisk) -> dict[str, tuple[str, ...]]:
     return groups
 
 
+class InputAxes:
+    """Eigenvectors of the layers' E[x̃x̃ᵀ], computed again only where that has changed.
+
+    A first layer's never does, whatever becomes of the weights.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._known: dict[str, tuple[Tensor, tuple[Tensor, Tensor]]] = {}
+
+    def find(self, name: str, factor: Tensor) -> tuple[Tensor, Tensor]:
+        """Return eigenvalues, falling, and eigenvectors of a layer's factor."""
+        known = self._known.get(name)
+        if known is None or not torch.equal(known[0], factor):
+            known = self._known[name] = factor, _eigh(factor)
+        return known[1]
+
+
 def layer_rotations(
-    risk: EmpiricalRisk, groups: Groups, kind: str, most_exact: int
+    risk: EmpiricalRisk, groups: Groups, kind: str, most_exact: int, axes: InputAxes
 ) -> dict[str, Found]:
     """Decompose the Hessians of all matrix layers.
 
@@ -53,6 +71,7 @@ def layer_rotations(
         groups: Parameters by layer.
         kind: "kronecker", "approximate" or "exact".
         most_exact: Largest layer to decompose as a whole.
+        axes: What is known of the inputs from earlier calls, and learns from this one.
 
     Returns:
         What was found for each layer that is a matrix, by its name.
@@ -81,7 +100,7 @@ def layer_rotations(
         else:
             hessian = KroneckerHessian(risk, label)
             factors, made = (hessian.output_factor, hessian.input_factor), "kronecker"
-        (left, U), (right, V) = (_eigh(factor) for factor in factors)
+        (left, U), (right, V) = _eigh(factors[0]), axes.find(name, factors[1])
         found[name] = ((U, V), torch.outer(left, right).flatten(), made)
     return found
 

@@ -9,7 +9,6 @@ graph has a generator in it. On the CPU the same functions run one after the oth
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,9 +19,9 @@ from torch import Tensor
 from eigenscape.bounds._task import Task
 from eigenscape.bounds.posterior import Basis, LayerBasis, Posterior
 from eigenscape.bounds.recipe import BoundRecipe
-from eigenscape.errors import InvalidArgumentError, SubstitutionWarning
+from eigenscape.errors import InvalidArgumentError
 from eigenscape.risk import EmpiricalRisk
-from eigenscape.train import no_waiting
+from eigenscape.train import record_graph
 
 _DECAY, _EPSILON = 0.9, 1e-8
 # Steps whose noise is drawn together and which one graph holds, at most, and its memory.
@@ -68,15 +67,22 @@ class Steps:
         self.lower = _triangles(start.basis, w) if recipe.covariance == "full" else []
         self.squares = [torch.zeros_like(tensor) for tensor in self.moving()]
         self.sums, self._rate = torch.zeros(2, **exact), torch.zeros((), **exact)
+        self._slopes, self._ones = torch.zeros_like(self.theta), w.new_ones(recipe.num_samples)
         self.basis = _copied(start.basis.to(w))
-        n = task.num_examples
+        n, b = task.num_examples, recipe.precision
+        free = math.log(math.pi**2 * n / (6.0 * recipe.delta))
+        # Constants as tensors: a sum with a factor is then one kernel, and a step has many sums.
+        numbers = (-0.5 * len(w), free - 0.5 * len(w), b * math.log(recipe.ceiling), -4.0 * b)
+        constants = (torch.tensor(number, **exact) for number in numbers)
+        self._kl_start, self._budget_start, self._place_start, self._per_place = constants
         self._batch = min(recipe.batch_size, n)
         self._order = torch.empty(n, dtype=torch.int64, device=risk.device)
         bytes_per_step = recipe.num_samples * w.numel() * w.element_size()
         most = max(1, min(_STEPS, n // self._batch, _NOISE_BYTES // bytes_per_step))
         self._noise = w.new_empty(most, recipe.num_samples, len(w))
         self._generator = torch.Generator(risk.device)
-        self._graphs: dict[tuple[int, ...], _Graph] = {}
+        # By shape: where the examples' numbers are written, and what replays the steps.
+        self._graphs: dict[tuple[int, ...], tuple[Tensor, Callable[[], None]]] = {}
         self._use_graphs = risk.device.type == "cuda"
 
     @property
@@ -122,7 +128,9 @@ class Steps:
             if self._use_graphs and key not in self._graphs:
                 self._record(index)
             if key in self._graphs:
-                self._graphs[key].replay(index)
+                buffer, replay = self._graphs[key]
+                buffer.copy_(index)
+                replay()
             else:
                 self.run_steps(index)
 
@@ -150,16 +158,19 @@ class Steps:
     def kl(self) -> Tensor:
         """Return KL(Q‖P), float64 on the device."""
         size = self._size(self.log_std.exp().square(), self.w - self._origin)
-        return self._kl(size, (-2.0 * self.rho).exp())
+        return self._kl(size * (-2.0 * self.rho).exp(), self._kl_start)
 
     def _size(self, variances: Tensor, away: Tensor) -> Tensor:
         """Return tr Σ + ‖w − w₀‖², added up in float64."""
-        parts = (variances, away.square(), *(N.square() for N in self.lower))
-        return torch.stack([part.sum(dtype=torch.float64) for part in parts]).sum()
+        total = variances.sum(dtype=torch.float64) + away.square().sum(dtype=torch.float64)
+        for N in self.lower:
+            total = total + N.square().sum(dtype=torch.float64)
+        return total
 
-    def _kl(self, size: Tensor, scale: Tensor) -> Tensor:
-        P = len(self.w)
-        return 0.5 * size * scale - self.log_std.sum(dtype=torch.float64) + P * (self.rho - 0.5)
+    def _kl(self, scaled: Tensor, start: Tensor) -> Tensor:
+        """Return KL + P/2 + `start` from the size over λ."""
+        total = torch.add(start, self.rho, alpha=len(self.w)).add_(scaled, alpha=0.5)
+        return total.sub_(self.log_std.sum(dtype=torch.float64))
 
     def diagonal(self, basis: Basis) -> tuple[Basis, Tensor]:
         """Return a basis in which Σ is diagonal, and its variances there, float64.
@@ -188,7 +199,7 @@ class Steps:
         with torch.enable_grad():
             z = self._task.outputs(rows, x)
             losses = self._task.loss(z, y)
-            (slopes,) = torch.autograd.grad(losses.sum(), rows)
+            (slopes,) = torch.autograd.grad(losses, rows, self._ones)
         # ∂w'/∂ς is Q diag(e^ς ∘ ξ), and ∂w'/∂N has ξ at the row's place.
         turned = basis.to_basis(slopes.T).T
         products = [
@@ -214,18 +225,17 @@ class Steps:
         """Add the derivatives of R to those of L with respect to w, ς and N; join that of ϱ."""
         n, b = self._task.num_examples, self._recipe.precision
         away, scale = self.w - self._origin, (-2.0 * self.rho).exp()
-        size = self._size(variances, away)
-        j = b * (math.log(self._recipe.ceiling) - 2.0 * self.rho)
-        free = math.log(math.pi**2 * n / (6.0 * self._recipe.delta))
+        scaled = self._size(variances, away) * scale
+        j = torch.add(self._place_start, self.rho, alpha=-2.0 * b)
         # ∂R/∂B is 1/(4R), with R from B = budget/(n − 1).
-        budget = self._kl(size, scale) + 2.0 * j.log() + free
-        weight = (budget * (8.0 * (n - 1))).rsqrt()
-        near, each = (weight * scale).to(self.theta), weight.to(self.theta)
+        budget = self._kl(scaled, self._budget_start).add_(j.log(), alpha=2.0)
+        weight = budget.mul_(8.0 * (n - 1)).rsqrt_()
+        near = (weight * scale).to(self.theta)
+        torch.addcmul(outer, away, near, out=self._slopes[0])
+        torch.addcmul(inner, variances, near, out=self._slopes[1]).sub_(weight)
         return [
-            torch.stack(
-                (torch.addcmul(outer, away, near), torch.addcmul(inner, variances, near) - each)
-            ),
-            weight * (len(self.w) - size * scale - 4.0 * b / j),
+            self._slopes,
+            (len(self.w) - scaled).addcdiv_(self._per_place, j).mul_(weight),
             *(torch.addcmul(part, N, near) for part, N in zip(products, self.lower, strict=True)),
         ]
 
@@ -238,48 +248,20 @@ class Steps:
         value.addcdiv_(self._rate * slope, square.sqrt().add_(_EPSILON), value=-1.0)
 
     def _record(self, index: Tensor) -> None:
-        """Record steps of this shape in a graph; if that fails, say so and go on without."""
-        changing = [*self.moving(), *self.squares, self.sums]
-        before = [tensor.clone() for tensor in changing]
-        try:
-            self._graphs[tuple(index.shape)] = _Graph(self.run_steps, index, self._device)
-        except RuntimeError as error:
+        """Record steps of this shape in a graph; if that fails, go on without."""
+        buffer = index.clone()
+        replay = record_graph(
+            lambda: self.run_steps(buffer),
+            lambda: self.run_steps(buffer[:1]),
+            self._device,
+            changing=[*self.moving(), *self.squares, self.sums],
+            what="The steps of the posterior",
+        )
+        if replay is None:
             self._graphs.clear()
             self._use_graphs = False
-            warnings.warn(
-                "The steps of the posterior could not be recorded in a CUDA graph "
-                f"({str(error).strip().splitlines()[0]}). They run one by one: the results are the "
-                "same, only slower.",
-                SubstitutionWarning,
-                stacklevel=2,
-            )
-        finally:
-            for tensor, value in zip(changing, before, strict=True):
-                tensor.copy_(value)
-
-
-class _Graph:
-    """Steps recorded once and replayed; what they read and write stays where it is."""
-
-    def __init__(self, work: Callable[[Tensor], None], index: Tensor, device: torch.device) -> None:
-        self._index, self._graph = index.clone(), torch.cuda.CUDAGraph()
-        with torch.cuda.device(device):
-            # Libraries set themselves up in their first calls, once for each stream; these must
-            # not be recorded.
-            here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-            aside.wait_stream(here)
-            with torch.cuda.stream(aside):
-                work(self._index[:1])
-                with no_waiting():
-                    work(self._index[:1])
-            here.wait_stream(aside)
-            mode: dict[str, Any] = {"stream": aside, "capture_error_mode": "thread_local"}
-            with torch.cuda.graph(self._graph, **mode):
-                work(self._index)
-
-    def replay(self, index: Tensor) -> None:
-        self._index.copy_(index)
-        self._graph.replay()
+        else:
+            self._graphs[tuple(index.shape)] = buffer, replay
 
 
 def _triangles(basis: Basis, w: Tensor) -> list[Tensor]:

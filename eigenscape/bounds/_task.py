@@ -4,8 +4,10 @@ Letters: K networks, B examples, C outputs; rows (K, P) are the networks' parame
 """
 
 import copy
+import hashlib
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,12 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from eigenscape.errors import UnsupportedModelError, require_count
+from eigenscape.errors import EigenscapeWarning, UnsupportedModelError, require_count
 from eigenscape.files import crc
 from eigenscape.losses import BinaryCrossEntropy, CrossEntropy
 from eigenscape.risk import EmpiricalRisk
 
 _EXAMPLES_AT_ONCE = 1024
+# Below this share of distinct examples somebody is likely to have repeated them.
+_FEWEST_DISTINCT = 0.9
 
 
 class Task:
@@ -66,25 +70,54 @@ class Task:
                 "ignored, or labels between 0 and 1, have no error. Leave them out."
             )
         self.num_examples = require_count(count, "certify(risk)'s number of examples", at_least=2)
+        self._warn_of_copies()
 
-    def outputs(self, rows: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs (K, B, C) of networks (K, P); inside `risk.evaluating()`."""
+    def _warn_of_copies(self) -> None:
+        # Equal examples have equal projections; that others do has probability 0.
+        flat = self.inputs.reshape(self.num_examples, -1).double()
+        generator = torch.Generator().manual_seed(0)
+        direction = torch.randn(flat.shape[1] + 1, generator=generator, dtype=torch.float64)
+        direction = direction.to(flat.device)
+        distinct = len((flat @ direction[1:] + self.targets * direction[0]).unique())
+        if distinct < _FEWEST_DISTINCT * self.num_examples:
+            warnings.warn(
+                f"Only {distinct:,} of {self.num_examples:,} examples are distinct. A certificate "
+                "counts each as drawn independently: if data were repeated, for balance or by "
+                "augmentation, it does not hold, and copies must be left out.",
+                EigenscapeWarning,
+                stacklevel=2,
+            )
+
+    def outputs(self, rows: Tensor, x: Tensor, *, own: bool = False) -> Tensor:
+        """Return the outputs (K, B, C) of networks (K, P); inside `risk.evaluating()`.
+
+        Args:
+            rows: The networks.
+            x: Inputs (B, …) of them all.
+            own: Whether `x` is (K, B, …) instead, and each network has inputs of its own.
+
+        Returns:
+            The outputs.
+        """
         space, constants = self._risk.space, self._risk.constants()
 
-        def one(params: dict[str, Tensor]) -> Any:
+        def one(params: dict[str, Tensor], x: Tensor) -> Any:
             return self._risk.call({**constants, **params}, (x,), {})
 
         if len(rows) == 1:
-            single: Tensor = one(space.unflatten(rows[0]))
+            # Squeezed, not indexed: the derivative of an index fills a tensor with zeros.
+            single: Tensor = one(space.unflatten(rows.squeeze(0)), x[0] if own else x)
             return single.flatten(1).unsqueeze(0)
         sizes = [math.prod(space.shapes[name]) for name in space.names]
         parts = dict(zip(space.names, rows.split(sizes, dim=1), strict=True))
         named = {name: part.view(-1, *space.shapes[name]) for name, part in parts.items()}
-        mapped: Callable[[dict[str, Tensor]], Tensor] = vmap(one, randomness="error")
-        return mapped(named).flatten(2)
+        mapped: Callable[[dict[str, Tensor], Tensor], Tensor] = vmap(
+            one, in_dims=(0, 0 if own else None), randomness="error"
+        )
+        return mapped(named, x).flatten(2)
 
     def wrong(self, z: Tensor, y: Tensor) -> Tensor:
-        """Return which outputs (K, B, C) name another class than y (B,): Wu (59), corrected."""
+        """Return which outputs (K, B, C) name another class than y: Wu (59), corrected."""
         answers = (z[..., 0] > 0.0).long() if self.is_binary else z.argmax(-1)
         return answers != y
 
@@ -101,18 +134,31 @@ class Task:
         return each.mean(1) / (math.log(2.0) if z.shape[-1] <= 2 else 1.0)
 
     @torch.no_grad()
-    def errors(self, rows: Tensor) -> Tensor:
-        """Return the error of networks (K, P) over all examples, (K,) float64 on the device."""
+    def errors(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the error of networks (K, P), (K,) float64 on the device.
+
+        Args:
+            rows: The networks.
+            index: Numbers (K, B) of the examples that each is judged on; by default all are.
+
+        Returns:
+            The share of these examples that are put into a wrong class.
+        """
         count = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        own = index is not None
         with self._risk.evaluating():
-            pairs = zip(
-                self.inputs.split(_EXAMPLES_AT_ONCE),
-                self.targets.split(_EXAMPLES_AT_ONCE),
-                strict=True,
-            )
-            for x, y in pairs:
-                count += self.wrong(self.outputs(rows, x), y).sum(1)
-        return count.double() / self.num_examples
+            for x, y in self._pieces(index):
+                count += self.wrong(self.outputs(rows, x, own=own), y).sum(1)
+        return count.double() / (self.num_examples if index is None else index.shape[1])
+
+    def _pieces(self, index: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets, some at a time: (B, …) of all, or (K, B, …) by `index`."""
+        if index is None:
+            parts = (t.split(_EXAMPLES_AT_ONCE) for t in (self.inputs, self.targets))
+            yield from zip(*parts, strict=True)
+            return
+        for part in index.split(_EXAMPLES_AT_ONCE, dim=1):
+            yield self.inputs[part], self.targets[part]
 
     def constant_error(self) -> float:
         """Return the error of always naming the largest class."""
@@ -151,6 +197,21 @@ def working_risk(risk: EmpiricalRisk) -> EmpiricalRisk:
 
     params = {name: tensor.clone() for name, tensor in risk.parameters().items()}
     return EmpiricalRisk(model_of, risk.loss, data, params=params)
+
+
+def mixed_seed(what: str, *numbers: int) -> int:
+    """Hash to 63 bits, so that neighbouring seeds, and other uses of one, have nothing in common.
+
+    Args:
+        what: What is drawn.
+        *numbers: A seed, and what else tells the draw from others.
+
+    Returns:
+        The seed of a generator.
+    """
+    text = "/".join((what, *map(str, numbers)))
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 def _require_plain(risk: EmpiricalRisk) -> None:

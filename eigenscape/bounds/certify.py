@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from eigenscape.bounds._task import Task
+from eigenscape.bounds._task import Task, mixed_seed
 from eigenscape.bounds.kl import kl_inverse
 from eigenscape.bounds.pac_bayes import Certificate, pac_bayes_certificate
 from eigenscape.bounds.posterior import Posterior
@@ -35,7 +35,9 @@ class NetworkCertificate(Record):
         posterior: The distribution that networks are drawn from, and the prior.
         data_checksum: Of the examples, as the model gets them.
         constants_checksum: Of what all networks drawn share: buffers and frozen parameters.
-        dtype: In which the networks are evaluated.
+        dtype: In which the networks are evaluated; products are never rounded to TF32.
+        examples_per_draw: B, examples that each network was judged on, drawn for it alone; None if
+            each was judged on all.
     """
 
     certificate: Certificate
@@ -43,6 +45,7 @@ class NetworkCertificate(Record):
     data_checksum: int
     constants_checksum: int
     dtype: str
+    examples_per_draw: int | None = None
 
     @property
     def bound(self) -> float:
@@ -51,7 +54,8 @@ class NetworkCertificate(Record):
 
     def columns(self) -> Columns:
         """Return the certificate as one row."""
-        return self.certificate.columns()
+        per_draw = self.examples_per_draw or self.certificate.num_examples
+        return {**self.certificate.columns(), "examples_per_draw": [per_draw]}
 
     def verify(
         self,
@@ -71,7 +75,8 @@ class NetworkCertificate(Record):
 
         Args:
             risk: The same model, loss and data.
-            num_samples: Fresh draws; by default as many as the certificate had.
+            num_samples: Fresh draws; by default as many as the certificate had. Each is judged on
+                as many examples as the certificate's were.
             networks_at_once: Networks evaluated together.
             seed: Of the fresh draws, another than the certificate's; the next one by default.
             progress: Called after every few networks.
@@ -114,6 +119,7 @@ class NetworkCertificate(Record):
             risk,
             self.posterior,
             num_samples=old.num_samples if num_samples is None else num_samples,
+            examples_per_draw=self.examples_per_draw,
             networks_at_once=networks_at_once,
             delta=old.delta,
             delta_samples=old.delta_samples,
@@ -140,6 +146,7 @@ def certify(
     posterior: Posterior,
     *,
     num_samples: int = 1000,
+    examples_per_draw: int | None = None,
     networks_at_once: int = 8,
     delta: float = 0.025,
     delta_samples: float = 0.01,
@@ -151,15 +158,22 @@ def certify(
     seed: int = 0,
     progress: ProgressCallback | None = None,
 ) -> NetworkCertificate:
-    """Return the certificate of a posterior: networks are drawn, and all examples classified.
+    """Return the certificate of a posterior: networks are drawn, and examples classified by them.
 
     Draws are made in float64 and then rounded to the model's dtype; the rounding is part of the
-    classifier, so KL in float64 is the right one. Cost: `num_samples` passes over the data.
+    classifier, so KL in float64 is the right one. TF32 is off meanwhile, whatever the optimisation
+    had. Cost: `num_samples` passes over the data, or over `examples_per_draw` of them.
+
+    With `examples_per_draw` the pairs of a network and its examples are independent and alike, each
+    error is in [0, 1], and its mean is ê(Q). The step for the draws needs nothing else, so the
+    certificate says the same with the same δ'; its error is a little noisier.
 
     Args:
         risk: Model, classification loss, and data. n is the number of examples that they gave.
         posterior: From `optimise_posterior` or `make_posterior`, for the same parameters.
         num_samples: m, networks to draw. Wu have 50 000; 1000 cost about 0.02 in the bound.
+        examples_per_draw: B, examples that a network is judged on, drawn uniformly and with
+            replacement, anew for each network; at most n. All n by default.
         networks_at_once: Networks evaluated together, under `vmap`; no answer depends on it.
         delta: δ, the chance that the examples mislead.
         delta_samples: δ', the chance that the draws mislead.
@@ -176,6 +190,7 @@ def certify(
         The certificate, which holds with probability at least 1 − δ − δ'.
 
     Raises:
+        InvalidArgumentError: If a count or a probability is out of range.
         ShapeError: If the posterior is one of other parameters.
         EigenscapeError: If its rotations are not orthonormal.
         UnsupportedModelError: If the risk is no classification.
@@ -192,7 +207,10 @@ def certify(
         )
     _require_rotations(posterior)
     task, home = Task(risk), _moved(posterior, risk.device)
-    draws = _Draws(home, task, risk, seed)
+    B = examples_per_draw
+    if B is not None:
+        require_count(B, "certify(examples_per_draw=...)", at_most=task.num_examples)
+    draws = _Draws(home, task, risk, B, seed)
     if checkpoint is not None:
         draws.save_in(checkpoint, m, every)
     errors = draws.run(m, at_once, progress)
@@ -217,15 +235,20 @@ def certify(
         data_checksum=task.checksum(),
         constants_checksum=task.constants_checksum(),
         dtype=str(risk.dtype),
+        examples_per_draw=B,
     )
 
 
 class _Draws:
     """Networks drawn from a posterior, and their errors."""
 
-    def __init__(self, home: Posterior, task: Task, risk: EmpiricalRisk, seed: int) -> None:
+    def __init__(
+        self, home: Posterior, task: Task, risk: EmpiricalRisk, per_draw: int | None, seed: int
+    ) -> None:
         self._home, self._task, self._risk, self._seed = home, task, risk, seed
-        self._generator = torch.Generator(risk.device).manual_seed(seed)
+        self._per_draw = per_draw
+        # Weights may have begun as the first numbers of the plain seed; draws must not follow them.
+        self._generator = torch.Generator(risk.device).manual_seed(mixed_seed("draws", seed))
         self._errors: list[Tensor] = []
         self._checkpoint: Checkpoint | None = None
         self._every = 1
@@ -236,6 +259,7 @@ class _Draws:
         rotations = [R for layer in home.basis.layers for R in layer.rotations]
         key = {
             "draws": count,
+            "examples per draw": self._per_draw or "all",
             "seed": self._seed,
             "data": self._task.checksum(),
             "constants": self._task.constants_checksum(),
@@ -253,9 +277,13 @@ class _Draws:
         ticker = Ticker(progress, "drawing networks", count, first=done)
         while done < count:
             # One by one, so that another `networks_at_once` draws the same networks.
-            noise = [self._noise() for _ in range(min(at_once, count - done))]
+            noise, index = [], []
+            for _ in range(min(at_once, count - done)):
+                noise.append(self._noise())
+                if self._per_draw is not None:
+                    index.append(self._examples(self._per_draw))
             rows = self._home.draw(torch.stack(noise, dim=1)).T.to(self._risk.dtype)
-            self._errors.append(self._task.errors(rows))
+            self._errors.append(self._task.errors(rows, torch.stack(index) if index else None))
             done += len(noise)
             if self._checkpoint is not None and (done - saved >= self._every or done == count):
                 self._checkpoint.replace(
@@ -272,6 +300,11 @@ class _Draws:
             dtype=torch.float64,
             device=self._risk.device,
         )
+
+    def _examples(self, count: int) -> Tensor:
+        """Return the numbers (B,) of examples for one network alone."""
+        n, place = self._task.num_examples, self._risk.device
+        return torch.randint(n, (count,), generator=self._generator, device=place)
 
 
 def _moved(posterior: Posterior, device: torch.device) -> Posterior:

@@ -10,26 +10,28 @@ L the surrogate loss of a batch. ϱ is kept where j ≥ 1: below, 2 log j has no
 """
 
 import dataclasses
-import hashlib
 import json
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from eigenscape.bounds._bases import InputAxes
 from eigenscape.bounds._prior import Prior
 from eigenscape.bounds._steps import Steps
-from eigenscape.bounds._task import Task, working_risk
+from eigenscape.bounds._task import Task, mixed_seed, working_risk
 from eigenscape.bounds.pac_bayes import pac_bayes_bound
 from eigenscape.bounds.posterior import (
     Basis,
     LayerBasis,
     Posterior,
+    basis_again,
     basis_curvature,
-    layer_basis,
     make_posterior,
     weight_variances,
 )
@@ -37,6 +39,7 @@ from eigenscape.bounds.recipe import BoundRecipe
 from eigenscape.checkpoint import Checkpoint
 from eigenscape.errors import require_count
 from eigenscape.files import crc
+from eigenscape.precision import full_precision
 from eigenscape.progress import Progress, ProgressCallback, Ticker
 from eigenscape.records import Columns, Record, Status
 from eigenscape.risk import EmpiricalRisk
@@ -140,7 +143,9 @@ class _Session:
         self._task = Task(risk)
         self._steps = Steps(risk, self._task, start, recipe)
         # In float64; the steps have a copy in the model's dtype.
-        self._basis = start.basis
+        self._basis, self._axes = start.basis, InputAxes()
+        # The order of an epoch that was drawn ahead of it.
+        self._ahead: tuple[int, Tensor] | None = None
         self._done, self._seconds = 0, 0.0
         self._history = torch.full((recipe.epochs, len(_HISTORY)), math.nan, dtype=torch.float64)
         self._trouble: Status | None = None
@@ -185,14 +190,17 @@ class _Session:
         steps, params = self._steps, self._risk.space.unflatten(self._steps.w)
         for name, tensor in self._risk.parameters().items():
             tensor.copy_(params[name])
-        old, new = self._basis, layer_basis(self._risk, self._recipe.basis)
+        old, new = self._basis, basis_again(self._risk, self._recipe.basis, self._axes)
         if self._done == 0:
             steps.log_std.copy_(0.5 * self._first_variances(new).log())
         elif self._recipe.carry == "project":
-            variances = old.carry((2.0 * steps.log_std.double()).exp(), new)
+            before = (2.0 * steps.log_std.double()).exp()
+            variances = old.carry(before, new)
             steps.log_std.copy_(0.5 * variances.log())
-            # Mean squares of gradients are the diagonal of a second moment, as variances are.
-            steps.squares[0][1].copy_(old.carry(steps.squares[0][1].double(), new))
+            # A slope along ς is one along the direction, times noise of variance s. The mean square
+            # of the latter is the diagonal of a second moment, as variances are.
+            squares = steps.squares[0][1].double() / before
+            steps.squares[0][1].copy_(old.carry(squares, new) * variances)
         self._basis = new
         steps.turn(new)
 
@@ -203,9 +211,17 @@ class _Session:
         return 1.0 / ((-2.0 * self._steps.rho).exp() + self._task.num_examples * curvature)
 
     def _run_epoch(self, epoch: int, rate: float) -> None:
-        order = epoch_order(self._seed, epoch, self._task.num_examples)
-        with self._risk.evaluating():
-            self._steps.run_epoch(order, rate, _mixed(self._seed, epoch))
+        order = self._order(epoch)
+        # Within `evaluating`, which switches TF32 off.
+        with self._risk.evaluating(), _products(tf32=self._recipe.tf32):
+            self._steps.run_epoch(order, rate, mixed_seed("posterior", self._seed, epoch))
+        # Drawing the next order now costs nothing where a device is still busy.
+        self._ahead = epoch + 1, self._order(epoch + 1)
+
+    def _order(self, epoch: int) -> Tensor:
+        if self._ahead is not None and self._ahead[0] == epoch:
+            return self._ahead[1]
+        return epoch_order(self._seed, epoch, self._task.num_examples)
 
     def _note(self, before: list[Tensor]) -> None:
         """Read the epoch's numbers: the one place where the host waits for the device."""
@@ -301,7 +317,11 @@ class _Session:
         self._done, self._seconds = int(saved["done"]), float(saved["seconds"])
 
 
-def _mixed(seed: int, epoch: int) -> int:
-    """Hash to 63 bits, so that neighbouring seeds and epochs have nothing in common."""
-    digest = hashlib.blake2b(f"posterior/{seed}/{epoch}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+@contextmanager
+def _products(*, tf32: bool) -> Iterator[None]:
+    """Full float32 products, or TF32 where the recipe allows it; the user's choice comes back."""
+    with full_precision():
+        if tf32:
+            torch.set_float32_matmul_precision("high")
+            torch.backends.cudnn.allow_tf32 = True
+        yield

@@ -10,8 +10,10 @@ the union over j with weights 6/(π² j²). ê(Q) is itself known from m draws o
 1 − δ' over them it is at most the largest p with kl(mean‖p) ≤ log(2/δ')/m.
 
 What no arithmetic can check is up to you: that w₀, b and c were chosen without the n examples, that
-the draws were independent draws from the very Q whose KL is given, and that the error counted every
-one of the n examples.
+the draws were independent draws from the very Q whose KL is given, and that the error of a draw
+counted every one of the n examples, or as many as you like of them that were drawn for it alone,
+uniformly and with replacement. The second is a noisier number with the same mean, and draws stay
+independent; the step from the mean to ê(Q) asks for no more.
 """
 
 import math
@@ -231,7 +233,7 @@ def sampled_error_bound(error: float, *, num_samples: int, delta: float = 0.01) 
     It is the largest p with kl(mean‖p) ≤ log(2/δ')/m, rounded up.
 
     Args:
-        error: Mean error of independent draws from Q, on all examples.
+        error: Mean error of independent draws from Q, on all examples or on random ones.
         num_samples: m.
         delta: δ'.
 
@@ -270,7 +272,8 @@ def pac_bayes_certificate(
     grid allows the choice. Each network drawn costs you a pass over the data, this call nothing.
 
     Args:
-        sample_errors: The error of each of m independent draws from Q on the n examples, (m,).
+        sample_errors: The error of each of m independent draws from Q, (m,): on the n examples, or
+            on some drawn from them for this network alone, uniformly and with replacement.
         kl: KL(Q‖P) as a function of λ, e.g. `lambda v: gaussian_kl(means, variances, origin, v)`.
         prior_variance: λ before rounding, below `ceiling`.
         num_examples: n, at least 2: those the error is a mean over, and no part of what the prior

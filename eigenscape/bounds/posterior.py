@@ -12,7 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from eigenscape.bounds._bases import gradient_factors, layer_rotations, parameter_groups
+from eigenscape.bounds._bases import (
+    InputAxes,
+    gradient_factors,
+    layer_rotations,
+    parameter_groups,
+)
 from eigenscape.bounds._prior import Prior, prior_vector
 from eigenscape.bounds.kl import gaussian_kl
 from eigenscape.errors import (
@@ -210,7 +215,6 @@ class Basis:
             )
 
 
-@full_precision()
 def layer_basis(risk: EmpiricalRisk, kind: str = "kronecker", *, most_exact: int = 1024) -> Basis:
     """Return a basis of the parameters, from the layers' Hessians at the model's weights.
 
@@ -244,8 +248,14 @@ def layer_basis(risk: EmpiricalRisk, kind: str = "kronecker", *, most_exact: int
         [62.5, 0.0]
     """
     require_choice(kind, KINDS, "layer_basis(kind)")
+    return basis_again(risk, kind, InputAxes(), most_exact)
+
+
+@full_precision()
+def basis_again(risk: EmpiricalRisk, kind: str, axes: InputAxes, most_exact: int = 1024) -> Basis:
+    """Return `layer_basis(risk, kind)`, with what `axes` knows from earlier calls."""
     groups = parameter_groups(risk)
-    found = {} if kind == "standard" else layer_rotations(risk, groups, kind, most_exact)
+    found = {} if kind == "standard" else layer_rotations(risk, groups, kind, most_exact, axes)
     layers, start = [], 0
     for name, params in groups.items():
         size = sum(math.prod(risk.space.shapes[p]) for p in params)

@@ -16,7 +16,7 @@ import typer
 
 from eigenscape.cli._screen import Screen
 from eigenscape.cli._verb import INTERRUPTED, REFUSED
-from eigenscape.errors import RankError, RunError
+from eigenscape.errors import EigenscapeError, RankError, RunError
 
 RUNS = Path("runs")
 # `save_run` knows this folder as an unfinished run, and removes it when the run is complete.
@@ -57,6 +57,19 @@ class Place:
         own.mkdir(parents=True, exist_ok=True)
         content = {"settings": self.settings, "command": self.command}
         write_bytes(own / _KEY, json.dumps(content, indent=1, sort_keys=True).encode())
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Begin; if what follows is refused before it has saved anything, leave nothing behind."""
+        fresh = not self.folder.exists()
+        self.begin()
+        try:
+            yield
+        except EigenscapeError:
+            own = self.folder / _CHECKPOINT
+            if [path.name for path in own.iterdir()] == [_KEY]:
+                shutil.rmtree(self.folder if fresh else own)
+            raise
 
 
 def claim(folder: Path, *, settings: dict[str, Any], command: str, overwrite: bool) -> Place:

@@ -64,6 +64,12 @@ def bound(
     batch_size: Annotated[int, typer.Option(help="Examples per step.", min=1)] = 128,
     lr: Annotated[float, typer.Option(help="Learning rate; falls tenfold four times.")] = 0.001,
     draws: Annotated[int, typer.Option(help="Networks drawn for the certificate.", min=1)] = 1000,
+    examples_per_draw: Annotated[
+        int | None,
+        typer.Option(
+            help="Examples that each of them is judged on, drawn at random [default: all].", min=1
+        ),
+    ] = None,
     delta: Annotated[float, typer.Option(help="Chance that the examples mislead.")] = 0.025,
     delta_samples: Annotated[float, typer.Option(help="Chance that the draws mislead.")] = 0.01,
     weights_seed: Annotated[
@@ -170,8 +176,7 @@ def _compute(
     )
     if place.resumed:
         screen.say(f"Resuming the unfinished run in {place.folder}.")
-    place.begin()
-    with Watch(screen, "optimising") as watch:
+    with place.begun(), Watch(screen, "optimising") as watch:
         fit = optimise_posterior(
             risk,
             prior,
@@ -186,6 +191,7 @@ def _compute(
             risk,
             fit.posterior,
             num_samples=settings["draws"],
+            examples_per_draw=settings["examples_per_draw"],
             delta=settings["delta"],
             delta_samples=settings["delta_samples"],
             checkpoint=place.checkpoint.with_name("draws"),
@@ -197,12 +203,13 @@ def _compute(
 
 def _tell(screen: Screen, found: "NetworkCertificate", folder: Path) -> None:
     """Say what is certain, of what, and where it is kept."""
-    certificate = found.certificate
+    certificate, per_draw = found.certificate, found.examples_per_draw
+    judged = "" if per_draw is None else f", each on {per_draw:,} random examples"
     screen.say()
     screen.facts(
         {
             "error of the draws": f"{certificate.error:.4g}, at most "
-            f"{certificate.error_bound:.4g} ({certificate.num_samples:,} networks)",
+            f"{certificate.error_bound:.4g} ({certificate.num_samples:,} networks{judged})",
             "divergence": f"{certificate.kl:.5g} nats from the prior "
             f"({found.posterior.prior_source}), variance {certificate.prior_variance:.4g}",
             "examples": f"{certificate.num_examples:,}",

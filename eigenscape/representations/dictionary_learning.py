@@ -7,7 +7,9 @@ coordinates and is judged on the others, whose noise no code can know.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,6 +27,7 @@ from eigenscape.records import Record, Status
 from eigenscape.representations._checks import require_matrix
 from eigenscape.representations.omp import pursue, require_sparsity
 from eigenscape.representations.sparse_data import unit_rows
+from eigenscape.train import record_graph
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
@@ -98,7 +101,8 @@ def learn_dictionary(
     """Learn a dictionary, by default with the settings of the thesis's experiments.
 
     Cost of a step: dp'² for the Gram matrix, and for b samples bk²p' + bdp'. Pass float32 for
-    speed; nothing waits for the device but the sum of losses after each epoch.
+    speed; nothing waits for the device but the sum of losses after each epoch, and on a CUDA device
+    a step is one launch.
 
     Args:
         Y: Samples (n, d).
@@ -146,14 +150,12 @@ def learn_dictionary(
     require_count(epochs, f"{call}(epochs=...)")
     size = require_count(batch_size, f"{call}(batch_size=...)")
     rate = require_positive(learning_rate, f"{call}(learning_rate=...)")
-    draw, adam = torch.Generator().manual_seed(seed), _Adam(B, rate)
+    draw, steps = torch.Generator().manual_seed(seed), _Steps(Y, B, seen, k, rate, rescale=rescale)
     losses, ticker = [], Ticker(progress, "learning a dictionary", epochs)
     for epoch in range(epochs):
-        total = Y.new_zeros((), dtype=torch.float64)
-        for rows in torch.randperm(n, generator=draw).to(Y.device).split(size):
-            order = torch.randperm(d, generator=draw).to(Y.device) if masked else None
-            total += _step(Y[rows], B, adam, order, seen, k, rescale=rescale)
-        losses.append(float(total) / n)
+        for rows in torch.randperm(n, generator=draw).split(size):
+            steps.take(rows, torch.randperm(d, generator=draw) if masked else torch.arange(d))
+        losses.append(steps.loss_since() / n)
         if not math.isfinite(losses[-1]):
             raise NonFiniteError(
                 f"`{call}`: the objective became {losses[-1]} in epoch {epoch + 1}. Lower "
@@ -172,41 +174,78 @@ def learn_dictionary(
     )
 
 
-def _step(
-    Y: Tensor, B: Tensor, adam: "_Adam", order: Tensor | None, seen: int, k: int, *, rescale: bool
-) -> Tensor:
-    """Decode, move the atoms, and return the sum of squared errors."""
-    part, atoms = (Y, B) if order is None else (Y[:, order[:seen]], B[:, order[:seen]])
-    support, values = pursue(part @ atoms.T, atoms @ atoms.T, k, rescale=rescale)
-    Z = Y.new_zeros(len(Y), len(B)).scatter_(1, support, values)
-    if order is None:
-        R = Z @ B - Y
-        gradient = Z.T @ R
-    else:
-        hidden = order[seen:]
-        R = Z @ B[:, hidden] - Y[:, hidden]
-        gradient = torch.zeros_like(B)
-        gradient[:, hidden] = Z.T @ R
-    adam.step(B, gradient.mul_(2.0 / len(Y)))
-    B.div_(B.norm(dim=1, keepdim=True).clamp_min(torch.finfo(B.dtype).tiny))
-    return R.double().square().sum()
+class _Steps:
+    """Steps in buffers that stay where they are; on a CUDA device a graph replays them."""
 
+    def __init__(
+        self, Y: Tensor, B: Tensor, seen: int, k: int, rate: float, *, rescale: bool
+    ) -> None:
+        self._Y, self._B, self._seen, self._k, self._rescale = Y, B, seen, k, rescale
+        self._rate, self._count = rate, 0
+        self._mean, self._square = torch.zeros_like(B), torch.zeros_like(B)
+        self._total = Y.new_zeros((), dtype=torch.float64)
+        # By size of the batch: its rows, the order of coordinates and Adam's factors; what runs.
+        self._places: dict[int, tuple[list[Tensor], Callable[[], None]]] = {}
+        self._use_graphs = Y.is_cuda
 
-class _Adam:
-    """Adam for one matrix."""
+    def take(self, rows: Tensor, order: Tensor) -> None:
+        """Take a step on these samples; the first coordinates of the order are seen."""
+        self._count += 1
+        first, second = (1.0 - beta**self._count for beta in _BETAS)
+        factors = torch.tensor([-self._rate / first, math.sqrt(second)], dtype=torch.float64)
+        given = (rows, order, factors.to(self._Y.dtype))
+        if len(rows) not in self._places:
+            buffers = [part.to(self._Y.device) for part in given]
+            self._places[len(rows)] = buffers, self._work(buffers)
+        buffers, work = self._places[len(rows)]
+        for ours, part in zip(buffers, given, strict=True):
+            ours.copy_(part)
+        work()
 
-    def __init__(self, like: Tensor, learning_rate: float) -> None:
-        self._rate, self._steps = learning_rate, 0
-        self._mean, self._square = torch.zeros_like(like), torch.zeros_like(like)
+    def loss_since(self) -> float:
+        """Return the sum of squared errors since it was last asked for."""
+        found = float(self._total)
+        self._total.zero_()
+        return found
 
-    def step(self, matrix: Tensor, gradient: Tensor) -> None:
-        """Move the matrix."""
-        self._steps += 1
-        first, second = (1.0 - beta**self._steps for beta in _BETAS)
+    def _work(self, buffers: Sequence[Tensor]) -> Callable[[], None]:
+        """Return what takes a step on what the buffers hold."""
+        work = partial(self._step, *buffers)
+        if not self._use_graphs:
+            return work
+        changing = (self._B, self._mean, self._square, self._total)
+        replay = record_graph(
+            work, work, self._Y.device, changing=changing, what="The steps of a dictionary"
+        )
+        self._use_graphs = replay is not None
+        return replay or work
+
+    def _step(self, rows: Tensor, order: Tensor, factors: Tensor) -> None:
+        """Decode, move the atoms, and add up the squared errors."""
+        Y, B = self._Y[rows], self._B
+        masked = self._seen < len(order)
+        part, atoms = (x[:, order[: self._seen]] if masked else x for x in (Y, B))
+        support, values = pursue(part @ atoms.T, atoms @ atoms.T, self._k, rescale=self._rescale)
+        Z = Y.new_zeros(len(Y), len(B)).scatter_(1, support, values)
+        if masked:
+            hidden = order[self._seen :]
+            R = Z @ B[:, hidden] - Y[:, hidden]
+            gradient = torch.zeros_like(B)
+            gradient[:, hidden] = Z.T @ R
+        else:
+            R = Z @ B - Y
+            gradient = Z.T @ R
+        self._move(gradient.mul_(2.0 / len(Y)), factors)
+        self._total += R.double().square().sum()
+
+    def _move(self, gradient: Tensor, factors: Tensor) -> None:
+        """Move the atoms by Adam, and make them unit vectors again."""
+        B = self._B
         self._mean.lerp_(gradient, 1.0 - _BETAS[0])
         self._square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1.0 - _BETAS[1])
-        below = self._square.sqrt().div_(math.sqrt(second)).add_(_EPSILON)
-        matrix.addcdiv_(self._mean, below, value=-self._rate / first)
+        below = self._square.sqrt().div_(factors[1]).add_(_EPSILON)
+        B.add_((factors[0] * self._mean).div_(below))
+        B.div_(B.norm(dim=1, keepdim=True).clamp_min(torch.finfo(B.dtype).tiny))
 
 
 def _require_mask(size: int | None, dimension: int, *, masked: bool) -> int:

@@ -14,8 +14,13 @@ from eigenscape.errors import (
     WrongTypeError,
     near_matches,
 )
-from eigenscape.representations.dictionary_learning import initial_dictionary, learn_dictionary
-from eigenscape.representations.omp import orthogonal_matching_pursuit
+from eigenscape.representations._checks import require_matrix
+from eigenscape.representations.dictionary_learning import (
+    initial_dictionary,
+    learn_dictionary,
+    usual_mask_size,
+)
+from eigenscape.representations.omp import orthogonal_matching_pursuit, require_sparsity
 
 Data = Any  # an array or a tensor: what comes in goes out
 
@@ -27,8 +32,9 @@ class MaskedSparseCoding:
     over-complete dictionary cannot win by explaining noise, and finds the atoms that made the data.
 
     It follows scikit-learn's conventions without needing scikit-learn: `clone`, `Pipeline` and
-    `GridSearchCV` take it. Arrays give arrays, tensors give tensors on their own device. The first
-    atoms are random samples.
+    `GridSearchCV` take it, and it passes `check_estimator` but that NaN is a `NonFiniteError`.
+    Arrays give arrays, tensors give tensors on their own device. The first atoms are random
+    samples.
 
     Attributes:
         components_: Atoms of length 1 (num_atoms, features), after `fit`.
@@ -78,11 +84,6 @@ class MaskedSparseCoding:
         self.mask_size, self.epochs, self.batch_size = mask_size, epochs, batch_size
         self.learning_rate, self.rescale, self.seed = learning_rate, rescale, seed
 
-    @property
-    def n_components(self) -> int:
-        """Number of atoms, by the name that scikit-learn has for it."""
-        return self.num_atoms
-
     def fit(self, Y: Data, y: object = None) -> Self:
         """Learn the dictionary.
 
@@ -96,10 +97,12 @@ class MaskedSparseCoding:
         Raises:
             WrongTypeError: If the samples are neither array nor tensor.
             ShapeError: If they are no matrix.
-            InvalidArgumentError: If a setting is out of range.
+            InvalidArgumentError: If a setting is out of range, or masking has a single feature.
             NonFiniteError: If an entry is NaN or infinite.
         """
-        samples = _as_tensor(Y)
+        samples = _samples(Y, "MaskedSparseCoding.fit(Y)")
+        if self.masked:
+            _require_two(samples, "fit", "Pass `masked=False`.")
         settings = self.get_params()
         start = initial_dictionary(samples, settings.pop("num_atoms"), seed=self.seed)
         learned = learn_dictionary(samples, start, **settings)
@@ -115,17 +118,68 @@ class MaskedSparseCoding:
             Y: Samples (n, features).
 
         Returns:
-            Codes (n, num_atoms), at most `sparsity` of them not 0 in a row.
+            Codes (n, num_atoms), at most `sparsity` of them not 0 in a row; a data frame after
+            `set_output(transform="pandas")`.
 
         Raises:
             InvalidArgumentError: If `fit` was not called.
             ShapeError: If the samples have other features than those that were learned from.
+            NonFiniteError: If an entry is NaN or infinite.
         """
-        samples, atoms = self._fitted(Y)
+        samples, atoms = self._fitted(Y, "transform")
         codes = orthogonal_matching_pursuit(
             samples, atoms, sparsity=self.sparsity, rescale=self.rescale
-        )
-        return _like(codes.dense(), Y)
+        ).dense()
+        if self._output() == "pandas":
+            import pandas
+
+            names = self.get_feature_names_out()
+            return pandas.DataFrame(codes.cpu(), index=getattr(Y, "index", None), columns=names)
+        return _like(codes, Y)
+
+    def score(self, Y: Data, y: object = None) -> float:
+        """Return minus the mean squared error of features that were not decoded from.
+
+        A random order of the features, fixed by `seed`, is cut into parts of as many as `fit`
+        hides; each part is hidden once. So dictionaries of any size, sparsity and mask can be
+        compared, and more atoms win nothing by explaining noise.
+
+        Cost: `transform` once a part.
+
+        Args:
+            Y: Samples (n, features).
+            y: Not used.
+
+        Returns:
+            A number that is 0 at best; the noise's variance keeps it below.
+
+        Raises:
+            InvalidArgumentError: If `fit` was not called, or `sparsity` exceeds the features seen.
+            ShapeError: If the samples have other features than those that were learned from.
+            NonFiniteError: If an entry is NaN or infinite.
+
+        Examples:
+            >>> Y = torch.eye(3).repeat(4, 1) + 1.0  # 2 in one place, 1 in two
+            >>> model = MaskedSparseCoding(1, 1, epochs=1, learning_rate=1e-12).fit(Y)
+            >>> model.components_ = torch.ones(1, 3)  # codes are means of two features
+            >>> round(model.score(Y), 6)  # 2 from 1; 1 from 1.5, twice
+            -0.5
+        """
+        samples, atoms = self._fitted(Y, "score")
+        d = _require_two(samples, "score", "Score by a function of your own.")
+        seen = usual_mask_size(d) if not self.masked or self.mask_size is None else self.mask_size
+        k = require_sparsity(self.sparsity, len(atoms), seen, "MaskedSparseCoding(sparsity=...)")
+        order = torch.randperm(d, generator=torch.Generator().manual_seed(self.seed))
+        parts = [order.roll(-start).to(samples.device) for start in range(0, d, d - seen)]
+        total = 0.0
+        for part in parts:
+            shown, hidden = part[d - seen :], part[: d - seen]
+            codes = orthogonal_matching_pursuit(
+                samples[:, shown], atoms[:, shown], sparsity=k, rescale=self.rescale
+            )
+            rest = samples[:, hidden] - codes.combine(atoms[:, hidden])
+            total += float(rest.double().square().mean())
+        return -total / len(parts)
 
     def fit_transform(self, Y: Data, y: object = None) -> Data:
         """Learn the dictionary, and code the samples it was learned from.
@@ -153,11 +207,12 @@ class MaskedSparseCoding:
             ShapeError: If there are not `num_atoms` codes in a row.
         """
         self._require_fit()
-        Z = _as_tensor(codes)
-        atoms = _as_tensor(self.components_).to(Z)
+        Z = _as_tensor(codes, "MaskedSparseCoding.inverse_transform(codes)")
+        atoms = torch.as_tensor(self.components_).to(Z)
         if Z.ndim != 2 or Z.shape[1] != len(atoms):
             raise ShapeError(
-                f"`inverse_transform(codes)` must be (n, {len(atoms)}); got {tuple(Z.shape)}."
+                f"`MaskedSparseCoding.inverse_transform(codes)` must be (n, {len(atoms)}); got "
+                f"{tuple(Z.shape)}."
             )
         return _like(Z @ atoms, codes)
 
@@ -171,6 +226,29 @@ class MaskedSparseCoding:
             An array of text: "maskedsparsecoding0", and so on.
         """
         return np.array([f"maskedsparsecoding{i}" for i in range(self.num_atoms)], dtype=object)
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Choose what `transform` returns; pipelines pass it on.
+
+        Args:
+            transform: "default", like what it was given, or "pandas", a data frame. None changes
+                nothing.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            UnknownNameError: If it is neither.
+        """
+        if transform not in (None, "default", "pandas"):
+            raise UnknownNameError(
+                f"`MaskedSparseCoding.set_output(transform={transform!r})` must be 'default' or "
+                "'pandas'."
+            )
+        if transform is not None:
+            # Under this name `clone` takes it along.
+            self._sklearn_output_config = {"transform": transform}
+        return self
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the settings.
@@ -226,27 +304,72 @@ class MaskedSparseCoding:
                 "`MaskedSparseCoding` has no dictionary yet. Call `fit(Y)` first."
             )
 
-    def _fitted(self, Y: Data) -> tuple[Tensor, Tensor]:
+    def _fitted(self, Y: Data, method: str) -> tuple[Tensor, Tensor]:
+        """Return samples that fit the atoms, and the atoms beside them."""
         self._require_fit()
-        samples = _as_tensor(Y)
-        return samples, _as_tensor(self.components_).to(samples)
+        samples = _samples(Y, f"MaskedSparseCoding.{method}(Y)", features=self.n_features_in_)
+        return samples, torch.as_tensor(self.components_).to(samples)
+
+    def _output(self) -> str:
+        chosen: dict[str, str] = getattr(self, "_sklearn_output_config", {})
+        return chosen.get("transform", "default")
 
 
 def _settings() -> list[str]:
     return [p for p in inspect.signature(MaskedSparseCoding).parameters if p != "self"]
 
 
-def _as_tensor(value: Data) -> Tensor:
+def _samples(Y: Data, call: str, *, features: int | None = None) -> Tensor:
+    """Return finite samples, else refuse, in words that users of scikit-learn know."""
+    samples = _as_tensor(Y, call)
+    if samples.ndim != 2:
+        raise ShapeError(
+            f"`{call}` must be (n, features); got {tuple(samples.shape)}. Reshape your data: "
+            "`Y.reshape(1, -1)` is one sample."
+        )
+    if samples.shape[1] == 0:
+        raise ShapeError(
+            f"`{call}` has 0 feature(s) (shape={tuple(samples.shape)}) while a minimum of 1 is "
+            "required."
+        )
+    if features is not None and samples.shape[1] != features:
+        raise ShapeError(
+            f"`{call}`: X has {samples.shape[1]} features, but MaskedSparseCoding is expecting "
+            f"{features} features as input."
+        )
+    return require_matrix(samples, call)
+
+
+def _require_two(samples: Tensor, method: str, advice: str) -> int:
+    """Return the number of features if there are two or more."""
+    if samples.shape[1] < 2:
+        raise InvalidArgumentError(
+            f"`MaskedSparseCoding.{method}(Y)` needs two features or more, one to see and one to "
+            f"hide; got 1 feature(s). {advice}"
+        )
+    return samples.shape[1]
+
+
+def _as_tensor(value: Data, call: str) -> Tensor:
     """Return data as a tensor; whole numbers and half precision become float64."""
     if not isinstance(value, Tensor):
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise WrongTypeError(
-                f"`MaskedSparseCoding` needs numbers in an array or a tensor; got {array.dtype}."
-            )
-        value = torch.from_numpy(np.array(array))
+        value = torch.from_numpy(_as_array(value, call))
+    if value.is_complex():
+        raise InvalidArgumentError(f"`{call}` must be real. Complex data not supported.")
     found: Tensor = value if value.dtype in (torch.float32, torch.float64) else value.double()
     return found
+
+
+def _as_array(value: Data, call: str) -> "np.ndarray[Any, Any]":
+    """Return numbers as an array of our own; Python objects count if they are numbers."""
+    array = np.asarray(value)
+    wrong = f"`{call}` needs numbers in an array or a tensor; got {array.dtype}."
+    if array.dtype.kind not in "fiubcO":
+        raise WrongTypeError(wrong)
+    try:
+        return np.array(array, dtype=np.float64 if array.dtype.kind == "O" else None)
+    except (TypeError, ValueError) as error:
+        raise WrongTypeError(f"{wrong} {error}") from error
 
 
 def _like(value: Tensor, model: Data) -> Data:

@@ -1,9 +1,12 @@
 """Orthogonal matching pursuit of many samples at once.
 
 Letters: n samples y (rows of Y), p atoms b (rows of B), k of them a sample. The Gram matrix G = BBᵀ
-is formed once. Each sample then grows a Cholesky factor of the block of G that it has chosen: with
-q₁, …, qᵢ the chosen atoms made orthonormal, wᵢ = B qᵢ comes from one row of G, and the correlations
-of all atoms with the residual lose ⟨qᵢ, y⟩ wᵢ. No residual is ever formed.
+is formed once. Each sample then grows a factor LDLᵀ of the block of G that it has chosen: with
+q₁, …, qᵢ the chosen atoms made orthogonal, wᵢ = B qᵢ comes from one row of G, and the correlations
+of all atoms with the residual lose (⟨qᵢ, y⟩/⟨qᵢ, qᵢ⟩) wᵢ. No residual is ever formed. To choose by
+angle, atoms get length 1 first and the coefficients are scaled back.
+
+Every pass over an (n, p) array counts: they take the time, not the matrix products.
 """
 
 from dataclasses import dataclass
@@ -15,8 +18,8 @@ from eigenscape.errors import InvalidArgumentError, ShapeError, require_count
 from eigenscape.precision import full_precision
 from eigenscape.representations._checks import require_matrix
 
-# Entries of the largest array of one chunk, n·k·p.
-_ENTRIES = 2**24
+# Entries of the largest array of one chunk, n·k·p; on a CPU, few enough to stay in its cache.
+_ENTRIES, _ENTRIES_CPU = 2**24, 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +109,13 @@ def orthogonal_matching_pursuit(
             f"`{call}(Y, dictionary)` must share dtype and device; got {Y.dtype} on {Y.device} and "
             f"{B.dtype} on {B.device}."
         )
-    gram = B @ B.T
-    rows = max(1, _ENTRIES // (k * len(B)))
-    parts = [pursue(part @ B.T, gram, k, rescale=rescale) for part in Y.split(rows)]
+    weights = _weights(B.square().sum(1), rescale=rescale)
+    atoms = B * weights[:, None]
+    gram = atoms @ atoms.T
+    rows = max(1, (_ENTRIES_CPU if B.device.type == "cpu" else _ENTRIES) // (k * len(B)))
+    parts = [_pursue(part @ atoms.T, gram, k) for part in Y.split(rows)]
     support, values = (torch.cat(part) for part in zip(*parts, strict=True))
-    return SparseCodes(support, values, len(B))
+    return SparseCodes(support, values.mul_(weights[support]), len(B))
 
 
 def require_sparsity(value: object, num_atoms: int, dimension: int, call: str) -> int:
@@ -155,37 +160,43 @@ def pursue(
     Returns:
         Support and values, each (n, k).
     """
-    n, p = correlations.shape
-    alpha, lengths = correlations, gram.diagonal()
+    weights = _weights(gram.diagonal(), rescale=rescale)
+    scaled = (gram * weights).mul_(weights[:, None])
+    support, values = _pursue(correlations.mul_(weights), scaled, sparsity)
+    return support, values.mul_(weights[support])
+
+
+def _weights(squares: Tensor, *, rescale: bool) -> Tensor:
+    """Return what the atoms are multiplied by before they are compared; 0 stays 0."""
+    return torch.where(squares > 0, squares.rsqrt(), 0.0) if rescale else torch.ones_like(squares)
+
+
+def _pursue(alpha: Tensor, gram: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Run the pursuit; `alpha`, the correlations with the residual, is overwritten."""
+    n, p = alpha.shape
     # A pivot below it is rounding: the atom lies in the span of those before.
-    least = 100 * torch.finfo(gram.dtype).eps * lengths
-    weights = torch.where(lengths > 0, lengths.rsqrt(), 0.0) if rescale else None
-    support = torch.zeros(n, sparsity, dtype=torch.int64, device=gram.device)
-    along = gram.new_zeros(n, sparsity)
-    W = gram.new_empty(n, sparsity, p)
-    live = torch.ones(n, sparsity, dtype=torch.bool, device=gram.device)
-    for i in range(sparsity):
-        scores = alpha.abs() if weights is None else alpha.abs().mul_(weights)
+    least = 100 * torch.finfo(gram.dtype).eps * gram.diagonal()
+    support = torch.zeros(n, k, dtype=torch.int64, device=gram.device)
+    along, inverse = gram.new_zeros(n, k), gram.new_zeros(n, k)
+    W, scores = gram.new_empty(k, n, p), torch.empty_like(alpha)
+    for i in range(k):
+        torch.abs(alpha, out=scores)
         j = scores.scatter_(1, support[:, :i], -1.0).argmax(1, keepdim=True)
-        w = gram[j.squeeze(1)]
-        if i:
-            seen = W[:, :i].gather(2, j.unsqueeze(1).expand(n, i, 1))
-            w = torch.baddbmm(w.unsqueeze(1), seen.mT, W[:, :i], alpha=-1.0).squeeze(1)
+        w = torch.index_select(gram, 0, j.squeeze(1), out=W[i])
+        for h in range(i):
+            w.addcmul_(W[h].gather(1, j).mul_(inverse[:, h : h + 1]), W[h], value=-1.0)
         pivot = w.gather(1, j)
-        good = pivot > least[j]
-        inverse = torch.where(good, pivot.rsqrt(), 0.0)
-        w.mul_(inverse)
-        step = alpha.gather(1, j).mul_(inverse)
+        over = torch.where(pivot > least[j], pivot.reciprocal(), 0.0)
+        step = alpha.gather(1, j).mul_(over)
         alpha.addcmul_(step, w, value=-1.0)
-        W[:, i], support[:, i : i + 1], along[:, i : i + 1] = w, j, step
-        live[:, i : i + 1] = good
-    return support, _coefficients(W, support, along, live)
+        support[:, i : i + 1], along[:, i : i + 1], inverse[:, i : i + 1] = j, step, over
+    return support, _coefficients(W, support, along, inverse)
 
 
-def _coefficients(W: Tensor, support: Tensor, along: Tensor, live: Tensor) -> Tensor:
-    """Solve Lᵀz = ⟨q, y⟩, where L is the Cholesky factor of the chosen block of G."""
-    n, k, _ = W.shape
-    upper = W.gather(2, support.unsqueeze(1).expand(n, k, k)).triu_()
-    upper.diagonal(dim1=1, dim2=2).masked_fill_(~live, 1.0)
-    found: Tensor = torch.linalg.solve_triangular(upper, along.unsqueeze(2), upper=True)
+def _coefficients(W: Tensor, support: Tensor, along: Tensor, inverse: Tensor) -> Tensor:
+    """Solve Lᵀz = D⁻¹⟨q, y⟩; rows of atoms that could add nothing are 0 beside the diagonal."""
+    upper = torch.stack([w.gather(1, support) for w in W], 1).mul_(inverse.unsqueeze(2))
+    found: Tensor = torch.linalg.solve_triangular(
+        upper, along.unsqueeze(2), upper=True, unitriangular=True
+    )
     return found.squeeze(2)

@@ -21,20 +21,21 @@ def initial_weights(num: int, sizes: Sequence[int], draw: torch.Generator) -> Te
     return torch.cat(parts, 1)
 
 
-def _layers(weights: Tensor, sizes: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-    found, start = [], 0
-    for inward, outward in pairwise(sizes):
-        middle = start + inward * outward
-        matrix = weights[:, start:middle].view(-1, outward, inward)
-        start = middle + outward
-        found.append((matrix, weights[:, middle:start]))
-    return found
+Layers = list[tuple[Tensor, Tensor]]
 
 
-def _passed(weights: Tensor, sizes: Sequence[int], inputs: Tensor) -> list[Tensor]:
+def _layers(weights: Tensor, sizes: Sequence[int]) -> Layers:
+    # Split at once: on the way back the parts are then joined by one copy.
+    shapes = list(pairwise(sizes))
+    lengths = [part for i, o in shapes for part in (i * o, o)]
+    parts = weights.split(lengths, 1)
+    matrices = [part.view(-1, o, i) for part, (i, o) in zip(parts[::2], shapes, strict=True)]
+    return list(zip(matrices, parts[1::2], strict=True))
+
+
+def _passed(layers: Layers, inputs: Tensor) -> list[Tensor]:
     """Return the inputs of every layer, and the logits last."""
     seen = [inputs]
-    layers = _layers(weights, sizes)
     for place, (matrix, bias) in enumerate(layers):
         z = torch.baddbmm(bias[:, None], seen[-1], matrix.mT)
         seen.append(z.relu() if place + 1 < len(layers) else z)
@@ -43,7 +44,7 @@ def _passed(weights: Tensor, sizes: Sequence[int], inputs: Tensor) -> list[Tenso
 
 def logits(weights: Tensor, sizes: Sequence[int], inputs: Tensor) -> Tensor:
     """Return logits (p, b, c) of inputs (p, b, d)."""
-    return _passed(weights, sizes, inputs)[-1]
+    return _passed(_layers(weights, sizes), inputs)[-1]
 
 
 def cross_entropy(found: Tensor, labels: Tensor) -> Tensor:
@@ -58,11 +59,12 @@ def losses(weights: Tensor, sizes: Sequence[int], inputs: Tensor, labels: Tensor
 
 def gradients(weights: Tensor, sizes: Sequence[int], inputs: Tensor, labels: Tensor) -> Tensor:
     """Return the gradient of `losses` for every network (p, n)."""
-    seen = _passed(weights, sizes, inputs)
+    layers = _layers(weights, sizes)
+    seen = _passed(layers, inputs)
     wanted = torch.nn.functional.one_hot(labels, sizes[-1])
     delta = (seen[-1].softmax(2) - wanted) / labels.shape[1]
     parts: list[Tensor] = []
-    for place, (matrix, _) in reversed(list(enumerate(_layers(weights, sizes)))):
+    for place, (matrix, _) in reversed(list(enumerate(layers))):
         parts = [torch.bmm(delta.mT, seen[place]).flatten(1), delta.sum(1), *parts]
         if place:
             delta = torch.bmm(delta, matrix) * (seen[place] > 0)

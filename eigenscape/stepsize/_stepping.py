@@ -1,4 +1,4 @@
-"""Stacked networks on their way, and one step of a rule; letters as in `update_rule.py`."""
+"""Stacked networks on their way, and steps of a rule; letters as in `update_rule.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,20 +25,37 @@ class State:
         zero = weights.new_zeros(len(weights), len(DECAYS), weights.shape[1])
         return cls(weights, zero, zero)
 
-    def detached(self) -> "State":
-        return State(self.weights.detach(), self.first.detach(), self.second.detach(), self.step)
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """w, m and v."""
+        return self.weights, self.first, self.second
+
+
+def clocks(start: int, num_steps: int, like: Tensor) -> Tensor:
+    """Return what steps from `start` on see of the time (t, 9)."""
+    host = torch.empty((), dtype=torch.float64)
+    return torch.stack([step_features(start + k, host) for k in range(num_steps)]).to(like)
+
+
+def decays(like: Tensor) -> Tensor:
+    """Return what moving averages take of a new value (5, 1)."""
+    return 1 - torch.tensor(DECAYS, dtype=torch.float64)[:, None].to(like)
 
 
 def take_step(
-    rule: UpdateRule, state: State, sizes: Sequence[int], batch: tuple[Tensor, Tensor]
-) -> State:
-    g = mlp.gradients(state.weights, sizes, *batch)
-    decay = g.new_tensor(DECAYS)[:, None]
-    first = decay * state.first + (1 - decay) * g[:, None]
-    second = decay * state.second + (1 - decay) * g.square()[:, None]
-    seen = weight_features(state.weights, g, first, second)
-    moved = state.weights - rule.updates(seen, step_features(state.step, g))
-    return State(moved, first, second, state.step + 1)
+    rule: UpdateRule,
+    state: tuple[Tensor, Tensor, Tensor],
+    sizes: Sequence[int],
+    batch: tuple[Tensor, Tensor],
+    clock: Tensor,
+    taken: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return w, m and v after a step; `clock` (9,) is its time and `taken` those of `decays`."""
+    w, m, v = state
+    g = mlp.gradients(w, sizes, *batch)
+    m = torch.lerp(m, g[:, None], taken)
+    v = torch.lerp(v, g.square()[:, None], taken)
+    return w - rule.updates(weight_features(w, g, m, v), clock), m, v
 
 
 def new_weights(problems: Problems, hidden: Sequence[int], draw: torch.Generator) -> Tensor:

@@ -4,27 +4,33 @@ Letters as in `update_rule.py`; t steps, b samples a batch.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from eigenscape.errors import ShapeError, require_count, require_positive
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Record, Status
 from eigenscape.stepsize import _stacked_mlp as mlp
 from eigenscape.stepsize._checks import step_sizes_of
-from eigenscape.stepsize._stepping import State, new_weights, sizes_of, take_step
+from eigenscape.stepsize._recorded import Recorded, Work
+from eigenscape.stepsize._segments import MOST_STEPS, Segments, batches, cut
+from eigenscape.stepsize._stepping import (
+    State,
+    clocks,
+    decays,
+    new_weights,
+    sizes_of,
+    take_step,
+)
 from eigenscape.stepsize.problems import Problems, draw_problems
 from eigenscape.stepsize.update_rule import UpdateRule
 
 # RMSprop would make full steps of gradients that are mere noise; below this size it does not.
 _META_DECAY, _META_EPSILON, _META_CLIP = 0.9, 1e-3, 1.0
 _MOST_SEEN = 10_000
-# Numbers that back-propagation keeps of a weight and step, and how many bytes it may keep in all.
-_KEPT, _MOST_BYTES = 400, 2**30
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +90,9 @@ def learn_rule(
     moves by RMSprop. `stacked` problems run side by side and share one step of the rule, so the
     rule moves that many times less often than with one problem at a time.
 
-    Cost of a step: about 60 numbers a weight and problem, three times over; memory for 11 numbers a
-    weight and problem at each of √t places, and for √t steps.
+    Cost of a step: about 500 numbers a weight and problem are read or written on the way forward,
+    twice that on the way back; memory for 11 numbers a weight and problem where each piece of a
+    segment begins, and for 400 at each step of one piece. On a CUDA device a piece is one launch.
 
     Args:
         inputs: Features of the samples (N, d); their dtype and device are used.
@@ -126,6 +133,7 @@ def learn_rule(
     descent = torch.optim.RMSprop(rule.parameters, rate, _META_DECAY, _META_EPSILON)
     draw = torch.Generator().manual_seed(seed)
     losses: list[tuple[float, int]] = []
+    moves: Segments | None = None
     skipped, ticker = 0, Ticker(progress, "learning an optimiser", total)
     for first in range(0, total, size):
         # Run i is a trajectory of problem i modulo their number.
@@ -140,13 +148,14 @@ def learn_rule(
             seed=seed,
         )
         state = State.start(new_weights(problems, hidden, draw))
+        moves = moves or Segments(rule, sizes_of(problems, hidden), inputs)
         for _ in range(_some(segments, draw)):
             t = _some(lengths, draw)
             fitted = problems.draw("fitted", t, b, draw)
             judged = problems.draw("judged", t, judges, draw)
-            loss, state = _segment(rule, problems, state.detached(), hidden, fitted, judged)
-            losses.append((float(loss.detach()), t))
-            if not _descended(descent, rule, loss):
+            loss, slopes, state = moves.run(problems, state, fitted, judged)
+            losses.append((float(loss), t))
+            if not _descended(descent, rule, slopes):
                 skipped += 1
                 break
         ticker.tick(min(first + size, total))
@@ -166,51 +175,15 @@ def learn_rule(
     )
 
 
-def _segment(
-    rule: UpdateRule,
-    problems: Problems,
-    state: State,
-    hidden: Sequence[int],
-    fitted: Tensor,
-    judged: Tensor,
-) -> tuple[Tensor, State]:
-    """Take steps on batches (t, p, b); return the mean loss after each on others, and the end."""
-    sizes = sizes_of(problems, hidden)
-
-    def several(
-        w: Tensor, m: Tensor, v: Tensor, start: int, stop: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        here, total = State(w, m, v, state.step + start), w.new_zeros(())
-        for place in range(start, stop):
-            here = take_step(rule, here, sizes, problems.batches(fitted[place]))
-            seen = mlp.losses(here.weights, sizes, *problems.batches(judged[place]))
-            total = total + seen.mean()
-        return here.weights, here.first, here.second, total
-
-    t = len(fitted)
-    here = (state.weights, state.first, state.second)
-    if t * state.weights.nbytes * _KEPT <= _MOST_BYTES:
-        w, m, v, loss = several(*here, 0, t)
-        return loss / t, State(w, m, v, state.step + t)
-    # Keep w, m and v of √t places only; on the way back the steps between are taken again.
-    chunk = math.isqrt(t - 1) + 1
-    loss = state.weights.new_zeros(())
-    for start in range(0, t, chunk):
-        stop = min(start + chunk, t)
-        w, m, v, part = checkpoint(several, *here, start, stop, use_reentrant=False)
-        here, loss = (w, m, v), loss + part
-    return loss / t, State(*here, state.step + t)
-
-
 def _some(kind: tuple[int, float], draw: torch.Generator) -> int:
     """Draw a + Exp(b), rounded down."""
     return int(kind[0] - kind[1] * math.log1p(-float(torch.rand((), generator=draw))))
 
 
-def _descended(descent: torch.optim.Optimizer, rule: UpdateRule, loss: Tensor) -> bool:
-    """Move the rule; or leave it, and say so, where the gradient is not finite."""
-    descent.zero_grad()
-    loss.backward()
+def _descended(descent: torch.optim.Optimizer, rule: UpdateRule, slopes: Sequence[Tensor]) -> bool:
+    """Move the rule; or leave it, and say so, where a slope is not finite."""
+    for part, slope in zip(rule.parameters, slopes, strict=True):
+        part.grad = slope
     norm = torch.nn.utils.clip_grad_norm_(rule.parameters, _META_CLIP)
     if not bool(torch.isfinite(norm)):
         return False
@@ -296,24 +269,31 @@ def train_networks(
     b = require_count(batch_size, f"{call}(batch_size=...)")
     draw, sizes = torch.Generator().manual_seed(seed), sizes_of(problems, hidden)
     state = State.start(new_weights(problems, hidden, draw))
-    step = _mover(how, problems, sizes)
+    move = Recorded(_mover(how, problems, sizes), problems.inputs.device)
     seen, at = [], [t * (k + 1) // looks for k in range(looks)]
     for stop in at:
         rows = problems.draw("fitted", stop - state.step, b, draw)
-        for batch in rows:
-            state = step(state, problems.batches(batch))
+        for part in rows.split(cut(len(rows), min(MOST_STEPS, len(rows)), rows.device)):
+            given = (*batches(problems, part), clocks(state.step, len(part), state.weights))
+            w, m, v = move(*state.tensors, *given)
+            state = State(w, m, v, state.step + len(part))
         seen.append(_look(state.weights, problems, test, sizes))
     columns = [torch.stack(part, 1) for part in zip(*seen, strict=True)]
     return Course(Status(True, f"{t} steps."), 0, seed, torch.tensor(at), *columns)
 
 
-def _mover(
-    how: UpdateRule | Tensor, problems: Problems, sizes: Sequence[int]
-) -> Callable[[State, tuple[Tensor, Tensor]], State]:
-    """Return what takes one step."""
+def _mover(how: UpdateRule | Tensor, problems: Problems, sizes: Sequence[int]) -> Work:
+    """Return what takes steps on (k, p, b, d) and (k, p, b), from w, m and v to those after."""
     if isinstance(how, UpdateRule):
-        rule = how.to(problems.inputs)
-        return lambda state, batch: take_step(rule, state, sizes, batch)
+        rule, taken = how.to(problems.inputs), decays(problems.inputs)
+
+        def follow(w: Tensor, m: Tensor, v: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+            here = w, m, v
+            for x, y, clock in zip(*given, strict=True):
+                here = take_step(rule, here, sizes, (x, y), clock, taken)
+            return here
+
+        return follow
     eta = step_sizes_of(how, "train_networks(how)").to(problems.inputs)
     if len(eta) != problems.num_problems:
         raise ShapeError(
@@ -321,9 +301,10 @@ def _mover(
             f"each problem; got {len(eta)}."
         )
 
-    def descend(state: State, batch: tuple[Tensor, Tensor]) -> State:
-        g = mlp.gradients(state.weights, sizes, *batch)
-        return State(state.weights - eta[:, None] * g, state.first, state.second, state.step + 1)
+    def descend(w: Tensor, m: Tensor, v: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        for x, y, _ in zip(*given, strict=True):
+            w = torch.addcmul(w, eta[:, None], mlp.gradients(w, sizes, x, y), value=-1)
+        return w, m, v
 
     return descend
 

@@ -109,12 +109,15 @@ class UpdateRule:
         Returns:
             The updates (p, n).
         """
-        first, bias = self.weights[0], self.biases[0]
-        cut = features.shape[1]
-        h = first[:, :cut] @ features + (first[:, cut:] @ steps + bias)[:, None]
-        for matrix, offset in zip(self.weights[1:], self.biases[1:], strict=True):
-            h = matrix @ h.relu() + offset[:, None]
-        return self.scale * h[:, 0] * torch.exp(self.exponent * h[:, 1])
+        p, own = features.shape[:2]
+        first, timed = self.weights[0].split([own, len(steps)], 1)
+        biases = (timed @ steps + self.biases[0], *self.biases[1:])
+        h = features
+        for place, matrix in enumerate((first, *self.weights[1:])):
+            inward = h.relu() if place else h
+            h = torch.baddbmm(biases[place][:, None], matrix.expand(p, -1, -1), inward)
+        direction, magnitude = h.unbind(1)
+        return self.scale * direction * torch.exp(self.exponent * magnitude)
 
 
 def weight_features(weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -142,10 +145,9 @@ def weight_features(weights: Tensor, gradients: Tensor, first: Tensor, second: T
     g = gradients[:, None]
     x = torch.cat([g, weights[:, None], first, second, g * inverse, inverse], 1)
     # A feature's unit is of no consequence, and without one its square does not underflow.
-    largest = x.detach().abs().amax(2, keepdim=True)
+    largest = torch.linalg.vector_norm(x.detach(), math.inf, 2, keepdim=True)
     x = x / largest.clamp_min(torch.finfo(x.dtype).tiny)
-    x = x - x.mean(2, keepdim=True)
-    return x * torch.rsqrt(x.square().mean(2, keepdim=True) + _EPSILON)
+    return torch.nn.functional.layer_norm(x, x.shape[2:], eps=_EPSILON)
 
 
 def step_features(step: int, like: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Train small networks from many seeds at once: a recipe, one function, one record."""
 
 from eigenscape.train._data import epoch_order
-from eigenscape.train.engine import Engine, no_waiting
+from eigenscape.train.engine import Engine, no_waiting, record_graph
 from eigenscape.train.fit import fit
 from eigenscape.train.recipe import SGD, Adam, Constant, Cosine, Recipe, RMSprop, Step, Thirds
 from eigenscape.train.training import Training
@@ -20,4 +20,5 @@ __all__ = [
     "epoch_order",
     "fit",
     "no_waiting",
+    "record_graph",
 ]

@@ -118,7 +118,8 @@ class Runner:
             torch.zeros(len(SUMS), stack.size, dtype=torch.float64, device=stack.device)
             for _ in range(2)
         )
-        self._graphs: dict[tuple[int, ...], _Graph] = {}
+        # By shape: where the order of the samples is written, and what replays the steps.
+        self._graphs: dict[tuple[int, ...], tuple[Tensor | None, Callable[[], None]]] = {}
         self._use_graphs = self._on_gpu and engine.graphs
         self._pool = torch.cuda.graph_pool_handle() if self._use_graphs else None
         self._test: tuple[Tensor, Tensor, Objective] | None = None
@@ -142,7 +143,7 @@ class Runner:
         for index in pieces:
             key = tuple(index.shape)
             if key in self._graphs:
-                self._graphs[key].replay(index)
+                self._replay(key, index)
             else:
                 self._steps(index)
         # Drawing the next order now costs nothing where the device is still busy.
@@ -155,7 +156,7 @@ class Runner:
             if key not in self._graphs:
                 self._record(key, self._evaluate, self._evaluate)
         if (0,) in self._graphs:
-            self._graphs[0,].replay()
+            self._replay((0,))
         else:
             self._evaluate()
 
@@ -234,58 +235,92 @@ class Runner:
         warm_up: Callable[[], None],
         buffer: Tensor | None = None,
     ) -> None:
-        """Record work in a graph; if that fails, say so and go on without graphs."""
-        changing = [*self.state().values(), self.sums, self.test_sums]
-        before = [tensor.clone() for tensor in changing]
-        try:
-            self._graphs[key] = _Graph(work, warm_up, buffer, self._pool, self._stack.device)
-        except RuntimeError as error:
+        """Record work in a graph; if that fails, go on without graphs."""
+        replay = record_graph(
+            work,
+            warm_up,
+            self._stack.device,
+            changing=[*self.state().values(), self.sums, self.test_sums],
+            what="The training steps",
+            advice="`Engine(graphs=False)` asks for that without a warning.",
+            # One for all graphs: they never run at the same time, and none reads what another
+            # one left in it.
+            pool=self._pool,
+        )
+        if replay is None:
             self._graphs.clear()
             self._use_graphs = False
-            warnings.warn(
-                "The training steps could not be recorded in a CUDA graph "
-                f"({str(error).strip().splitlines()[0]}). They run one by one: the results are the "
-                "same, only slower. `Engine(graphs=False)` asks for that without a warning.",
-                SubstitutionWarning,
-                stacklevel=2,
-            )
-        finally:
-            for tensor, value in zip(changing, before, strict=True):
-                tensor.copy_(value)
+        else:
+            self._graphs[key] = buffer, replay
+
+    def _replay(self, key: tuple[int, ...], index: Tensor | None = None) -> None:
+        buffer, replay = self._graphs[key]
+        if buffer is not None and index is not None:
+            buffer.copy_(index)
+        replay()
 
 
-class _Graph:
-    """Work recorded once and replayed; what it reads and writes stays where it is."""
+def record_graph(
+    work: Callable[[], None],
+    warm_up: Callable[[], None],
+    device: torch.device,
+    *,
+    changing: Sequence[Tensor],
+    what: str,
+    advice: str = "",
+    pool: Any = None,
+) -> Callable[[], None] | None:
+    """Record work in a CUDA graph; if that fails, say so in a `SubstitutionWarning`.
 
-    def __init__(
-        self,
-        work: Callable[[], None],
-        warm_up: Callable[[], None],
-        buffer: Tensor | None,
-        pool: Any,
-        device: torch.device,
-    ) -> None:
-        self._buffer, self._graph = buffer, torch.cuda.CUDAGraph()
-        with torch.cuda.device(device):
-            # Libraries set themselves up in their first calls, which must not be recorded; and
-            # not on the default stream, on which nothing can be.
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+    What the work reads and writes must stay where it is.
+
+    Args:
+        work: What is recorded.
+        warm_up: So much of it that every kernel is loaded and every library is warm; runs twice.
+        device: A CUDA device.
+        changing: What the work changes; afterwards it is as before, whatever was run to record.
+        what: Who could not be recorded, to begin the warning with: "The training steps".
+        advice: How to end it.
+        pool: Memory that graphs share which never run at the same time.
+
+    Returns:
+        What replays the work, or None where it has to run as it is.
+    """
+    before = [tensor.clone() for tensor in changing]
+    try:
+        return _captured(work, warm_up, device, pool)
+    except RuntimeError as error:
+        text = (
+            f"{what} could not be recorded in a CUDA graph "
+            f"({str(error).strip().splitlines()[0]}). They run one by one: the results are the "
+            f"same, only slower. {advice}"
+        )
+        warnings.warn(text.strip(), SubstitutionWarning, stacklevel=3)
+        return None
+    finally:
+        for tensor, value in zip(changing, before, strict=True):
+            tensor.copy_(value)
+
+
+def _captured(
+    work: Callable[[], None], warm_up: Callable[[], None], device: torch.device, pool: Any
+) -> Callable[[], None]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device):
+        # Libraries set themselves up in their first calls, once for each stream, which must not
+        # be recorded; and not on the default stream, on which nothing can be.
+        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            warm_up()
+            with no_waiting():
                 warm_up()
-                with no_waiting():
-                    warm_up()
-            torch.cuda.current_stream().wait_stream(side)
-            torch.cuda.synchronize()
-            # One pool for all graphs: they never run at the same time, and none reads what
-            # another one left in it.
-            with torch.cuda.graph(self._graph, pool=pool):
-                work()
-
-    def replay(self, index: Tensor | None = None) -> None:
-        if self._buffer is not None and index is not None:
-            self._buffer.copy_(index)
-        self._graph.replay()
+        here.wait_stream(aside)
+        torch.cuda.synchronize()
+        mode: dict[str, Any] = {"stream": aside, "capture_error_mode": "thread_local"}
+        with torch.cuda.graph(graph, pool=pool, **mode):
+            work()
+    return graph.replay
 
 
 @contextmanager

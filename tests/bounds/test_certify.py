@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from eigenscape.bounds import (
     Certificate,
     NetworkCertificate,
     Posterior,
+    _task,
     certify,
     grid_variance,
     kl_inverse,
@@ -21,7 +23,13 @@ from eigenscape.bounds import (
     make_posterior,
     pac_bayes_certificate,
 )
-from eigenscape.errors import CheckpointError, EigenscapeError, InvalidArgumentError, ShapeError
+from eigenscape.errors import (
+    CheckpointError,
+    EigenscapeError,
+    EigenscapeWarning,
+    InvalidArgumentError,
+    ShapeError,
+)
 from eigenscape.losses import BinaryCrossEntropy, CrossEntropy
 from eigenscape.progress import Progress
 from eigenscape.records import Status
@@ -47,6 +55,7 @@ class Repetitions:
     y: Tensor
     w: Tensor
     errors: Tensor
+    single: Tensor
     kl: Tensor
     true: Tensor
 
@@ -66,11 +75,13 @@ def repetitions() -> Repetitions:
     x = y[:, :, None] * MU + normal(500, N, 2)
     w = 0.4 * (y[:, :, None] * x).mean(1)  # fitted to the data
     W = w[:, None] + VARIANCE**0.5 * normal(500, M, 2)
-    errors = (torch.einsum("rmd,rnd->rmn", W, x * y[:, :, None]) <= 0).double().mean(2)
+    wrong = (torch.einsum("rmd,rnd->rmn", W, x * y[:, :, None]) <= 0).double()
+    # Of each network the answer on one example only, drawn for it alone.
+    single = wrong.gather(2, torch.randint(N, (500, M, 1), generator=draw)).squeeze(2)
     prior = grid_variance(INDEX)
     each = VARIANCE / prior - 1 - math.log(VARIANCE / prior)
     kl = 0.5 * (2 * each + w.square().sum(1) / prior)
-    return Repetitions(x, y, w, errors, kl, gibbs_error(w))
+    return Repetitions(x, y, w, wrong.mean(2), single, kl, gibbs_error(w))
 
 
 def gibbs_error(w: Tensor) -> Tensor:
@@ -99,6 +110,27 @@ def test_certificates_hold_as_often_as_they_say(repetitions: Repetitions) -> Non
     # With n of a larger data set and without the step for the draws, it is no bound at all.
     wrong = kl_inverse(r.errors.mean(1), r.kl / 10_000)
     assert int((r.true > wrong).sum()) > 4 * DELTA * 500
+
+
+def test_certificates_hold_with_one_example_per_draw(repetitions: Repetitions) -> None:
+    r = repetitions
+    bound = bounds(r.single, r.kl)
+    assert int((r.true > bound).sum()) <= 2 * DELTA * 500
+    assert float(bound.median()) < 0.85
+    # The step for the draws alone: w' · yx is normal, so the posterior's error is in closed form.
+    margin = (r.x * r.y[:, :, None] * r.w[:, None]).sum(2) / r.x.norm(dim=2)
+    posterior_error = torch.special.ndtr(-margin / VARIANCE**0.5).mean(1)
+    room = math.log(2 / DELTA) / M
+    estimate = kl_inverse(r.single.mean(1), room)
+    assert int((posterior_error > estimate).sum()) <= DELTA * 500
+    spread = float(r.single.var(1).mean() / (500 * M)) ** 0.5
+    assert abs(float((r.single.mean(1) - posterior_error).mean())) < 5 * spread
+    # One example for all networks of a repetition: draws are not independent, and it fails.
+    W = r.w[:, None] + VARIANCE**0.5 * torch.randn(
+        500, M, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    shared = ((W * (r.x * r.y[:, :, None])[:, :1]).sum(2) <= 0).double()
+    assert int((posterior_error > kl_inverse(shared.mean(1), room)).sum()) > 4 * DELTA * 500
 
 
 def test_the_true_error_is_that_of_a_simulation(repetitions: Repetitions) -> None:
@@ -151,7 +183,7 @@ def test_certify_has_the_numbers_of_the_repetitions(repetitions: Repetitions, nu
 def test_the_errors_are_those_of_networks_drawn_one_by_one(problem: Problem) -> None:
     posterior = posterior_of(problem)
     found = certify(problem.risk, posterior, num_samples=5, seed=2)
-    draw = torch.Generator().manual_seed(2)
+    draw = torch.Generator().manual_seed(_task.mixed_seed("draws", 2))
     x, y = problem.data
     errors = []
     for _ in range(5):
@@ -163,6 +195,130 @@ def test_the_errors_are_those_of_networks_drawn_one_by_one(problem: Problem) -> 
     assert len(set(errors)) > 1
     again = certify(problem.risk, posterior, num_samples=5, seed=2, networks_at_once=2)
     assert again.certificate.to_dict() == found.certificate.to_dict()
+
+
+def test_draws_do_not_follow_weights_that_began_from_the_same_seed(problem: Problem) -> None:
+    posterior = posterior_of(problem)
+    found = certify(problem.risk, posterior, num_samples=1, seed=2)
+    same = posterior.draw(
+        torch.randn(39, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    )
+    fresh = posterior.draw(
+        torch.randn(
+            39,
+            generator=torch.Generator().manual_seed(_task.mixed_seed("draws", 2)),
+            dtype=torch.float64,
+        )
+    )
+    errors = [_task.Task(problem.risk).errors(row.unsqueeze(0)).item() for row in (same, fresh)]
+    assert errors[0] != errors[1]
+    assert found.certificate.error == errors[1]
+
+
+def test_repeated_examples_are_noticed(problem: Problem) -> None:
+    x, y = problem.data
+    repeated = EmpiricalRisk(problem.model, CrossEntropy(), (x.repeat(4, 1), y.repeat(4)))
+    with pytest.warns(EigenscapeWarning, match="Only 90 of 360 examples are distinct"):
+        certify(repeated, posterior_of(problem), num_samples=2)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_each_network_is_judged_on_examples_of_its_own(problem: Problem, at_once: int) -> None:
+    posterior = posterior_of(problem, 0.1)
+    settings = dict(num_samples=5, examples_per_draw=11, seed=2)
+    found = certify(problem.risk, posterior, networks_at_once=at_once, **settings)
+    draw = torch.Generator().manual_seed(_task.mixed_seed("draws", 2))
+    x, y = problem.data
+    errors, chosen = [], []
+    for _ in range(5):
+        row = posterior.draw(torch.randn(39, generator=draw, dtype=torch.float64))
+        index = torch.randint(90, (11,), generator=draw)
+        named = problem.risk.space.unflatten(row)
+        z = torch.func.functional_call(problem.model, named, (x[index],))
+        errors.append(float((z.argmax(1) != y[index]).double().mean()))
+        chosen.append(tuple(index.tolist()))
+    assert found.certificate.error == pytest.approx(sum(errors) / 5, abs=1e-15)
+    assert len(set(chosen)) == 5
+    assert found.examples_per_draw == 11
+    # The same promise with the same numbers of draws and examples.
+    whole = certify(problem.risk, posterior, num_samples=5, seed=2)
+    assert whole.examples_per_draw is None
+    assert whole.certificate.error != found.certificate.error
+    same = ("num_samples", "num_examples", "delta", "delta_samples", "kl", "index")
+    for name in same:
+        assert getattr(found.certificate, name) == getattr(whole.certificate, name), name
+    found.certificate.verify_arithmetic()
+
+
+def test_some_examples_have_the_error_of_all_on_average(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_task, "_EXAMPLES_AT_ONCE", 2)  # several pieces
+    task, posterior = _task.Task(problem.risk), posterior_of(problem, 0.3)
+    draw = torch.Generator().manual_seed(4)
+    rows = posterior.draw(torch.randn(39, 3000, generator=draw, dtype=torch.float64)).T
+    index = torch.randint(90, (3000, 5), generator=draw)
+    gap = task.errors(rows, index) - task.errors(rows)
+    spread = float(gap.std()) / math.sqrt(3000)
+    assert 0.0 < spread < 0.01
+    assert abs(float(gap.mean())) < 4 * spread
+    # All examples by their numbers are all examples.
+    every = torch.arange(90).flip(0).expand(20, 90)
+    assert torch.equal(task.errors(rows[:20], every), task.errors(rows[:20]))
+    assert torch.equal(task.errors(rows[:1], every[:1]), task.errors(rows[:1]))
+
+
+def test_some_examples_are_verified_with_as_many(
+    problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = certify(problem.risk, posterior_of(problem), num_samples=40, examples_per_draw=6)
+    found.save(tmp_path / "run")
+    read = read_run(tmp_path / "run").record
+    assert read.examples_per_draw == 6
+    seen: list[tuple[int, ...]] = []
+    real = _task.Task.errors
+
+    def spy(self: _task.Task, rows: Tensor, index: Tensor | None = None) -> Tensor:
+        seen.append((0,) if index is None else tuple(index.shape))
+        return real(self, rows, index)
+
+    monkeypatch.setattr(_task.Task, "errors", spy)
+    assert read.verify(problem.risk).seed == 1
+    assert seen == [(8, 6)] * 5
+    low = changed(certify(problem.risk, posterior_of(problem, 0.4), num_samples=300), error=0.0)
+    low = dataclasses.replace(low, examples_per_draw=6)
+    with pytest.raises(EigenscapeError, match="It does not hold"):
+        low.verify(problem.risk)
+
+
+@pytest.mark.parametrize("count", [0, -3, 91, 1.5])
+def test_counts_of_examples_that_mean_nothing_are_refused(problem: Problem, count: Any) -> None:
+    with pytest.raises(EigenscapeError, match=r"certify\(examples_per_draw=...\)"):
+        certify(problem.risk, posterior_of(problem), num_samples=2, examples_per_draw=count)
+    x, y = problem.data
+    nothing = EmpiricalRisk(problem.model, CrossEntropy(), (x[:1], y[:1]))
+    with pytest.raises(InvalidArgumentError, match="number of examples"):
+        certify(nothing, posterior_of(problem), num_samples=2, examples_per_draw=1)
+
+
+def test_networks_are_drawn_and_judged_without_tf32(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    real = _task.Task.outputs
+
+    def spy(self: _task.Task, *args: Any, **settings: Any) -> Tensor:
+        seen.append(torch.get_float32_matmul_precision())
+        return real(self, *args, **settings)
+
+    monkeypatch.setattr(_task.Task, "outputs", spy)
+    torch.set_float32_matmul_precision("high")
+    try:
+        certify(problem.risk, posterior_of(problem), num_samples=2)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert set(seen) == {"highest"}
 
 
 def test_a_saved_certificate_can_be_verified(problem: Problem, tmp_path: Path) -> None:
@@ -263,7 +419,8 @@ def test_a_prior_variance_above_the_ceiling_is_refused(problem: Problem) -> None
 
 
 def test_no_empirical_error_is_still_no_promise_of_none() -> None:
-    x = torch.cat([torch.full((200, 1), -9.0), torch.full((200, 1), 9.0)]).double()
+    x = torch.linspace(8.0, 9.0, 200, dtype=torch.float64).unsqueeze(1)
+    x = torch.cat([-x, x])
     y = (x > 0).double()
     model = nn.Linear(1, 1, bias=False).double()
     with torch.no_grad():
@@ -299,12 +456,12 @@ def test_progress_counts_networks(problem: Problem) -> None:
     assert seen == [2, 4, 5]
 
 
-@pytest.mark.parametrize("again", [4, 3])
+@pytest.mark.parametrize(("again", "per_draw"), [(4, None), (3, None), (3, 5)])
 def test_killed_draws_continue_with_the_same_bits(
-    problem: Problem, tmp_path: Path, again: int
+    problem: Problem, tmp_path: Path, again: int, per_draw: int | None
 ) -> None:
     posterior = posterior_of(problem, 0.1)
-    settings = dict(num_samples=23, seed=6)
+    settings = dict(num_samples=23, examples_per_draw=per_draw, seed=6)
     whole = certify(problem.risk, posterior, **settings)
     kept = dict(checkpoint=tmp_path / "c", checkpoint_every=8, **settings)
 
@@ -330,6 +487,8 @@ def test_killed_draws_continue_with_the_same_bits(
         certify(problem.risk, posterior_of(problem, 0.2), **kept)
     with pytest.raises(CheckpointError, match="draws: 23, now 24"):
         certify(problem.risk, posterior, **{**kept, "num_samples": 24})
+    with pytest.raises(CheckpointError, match=f"examples per draw: .?{per_draw or 'all'}.?, now 9"):
+        certify(problem.risk, posterior, **{**kept, "examples_per_draw": 9})
 
 
 def test_the_record_reads_as_its_certificate(problem: Problem) -> None:
@@ -337,4 +496,6 @@ def test_the_record_reads_as_its_certificate(problem: Problem) -> None:
     assert isinstance(found.certificate, Certificate)
     assert found.bound == found.certificate.bound
     assert isinstance(found.status, Status)
-    assert found.columns() == found.certificate.columns()
+    assert found.columns() == {**found.certificate.columns(), "examples_per_draw": [90]}
+    some = certify(problem.risk, posterior_of(problem), num_samples=2, examples_per_draw=7)
+    assert some.columns()["examples_per_draw"] == [7]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -15,6 +15,7 @@ from eigenscape.bounds import (
     bound_recipe,
     certify,
     gaussian_kl,
+    layer_basis,
     make_posterior,
     optimise_posterior,
 )
@@ -30,6 +31,7 @@ from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from eigenscape.progress import Progress
 from eigenscape.records import pack, unpack
 from eigenscape.risk import EmpiricalRisk
+from eigenscape.train import epoch_order
 from tests.bounds.conftest import Problem, trained
 
 SHORT = dict(epochs=6, batch_size=40, learning_rate=0.02, drop_every=4, refresh_every=2)
@@ -140,12 +142,51 @@ def test_a_changed_basis_takes_variances_and_optimiser_along(problem: Problem) -
     new = run._basis
     assert float((new.layers[0].rotations[0] - old.layers[0].rotations[0]).abs().max()) > 1e-3
     torch.testing.assert_close((2 * ours.log_std).exp(), old.carry(s, new))
-    torch.testing.assert_close(ours.squares[0][1], old.carry(squares, new))
+    # What an optimiser in the new basis would have seen: slopes g along directions, with noise of
+    # variance s in front of them.
+    torch.testing.assert_close(
+        ours.squares[0][1], old.carry(squares / s, new) * (2 * ours.log_std).exp()
+    )
     assert torch.equal(theirs.log_std, kept)
     assert torch.equal(theirs.squares[0][1], torch.arange(1.0, 40.0).double())
     # The basis is that of the mean, not of the weights that training found.
     fresh = run._risk.space.flatten(run._risk.parameters())
     torch.testing.assert_close(fresh, ours.w)
+
+
+@pytest.mark.parametrize("kind", ["kronecker", "approximate"])
+def test_axes_of_inputs_that_stay_are_not_computed_again(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    run = session(problem, basis=kind)
+    run._done = 2
+    run._steps.w.mul_(1.5).add_(0.1)
+    sizes: list[int] = []
+    real = torch.linalg.eigh
+
+    def spy(matrix: Tensor) -> Any:
+        sizes.append(len(matrix))
+        return real(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigh", spy)
+    run._refresh()
+    assert sizes == [4, 3, 5]  # the 5 inputs and the bias of the first layer are 6
+    fresh = layer_basis(run._risk, kind)
+    assert sizes == [4, 3, 5, 4, 6, 3, 5]
+    for ours, theirs in zip(run._basis.layers, fresh.layers, strict=True):
+        assert torch.equal(ours.eigenvalues, theirs.eigenvalues)
+        assert all(map(torch.equal, ours.rotations, theirs.rotations))
+
+
+def test_orders_drawn_ahead_are_those_of_their_epochs(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, seen = session(problem), []
+    monkeypatch.setattr(run._steps, "run_epoch", lambda order, *_: seen.append(order.clone()))
+    for epoch in (0, 1, 5):
+        run._run_epoch(epoch, 0.1)
+        assert torch.equal(seen[-1], epoch_order(0, epoch, 90))
+    assert not torch.equal(seen[0], seen[1])
 
 
 @pytest.mark.parametrize("method", ["base", "appr", "iter", "iter-d", "iter-m", "full"])
@@ -207,6 +248,30 @@ def test_numbers_that_are_not_finite_stop_it_at_the_last_good_epoch(problem: Pro
     torch.testing.assert_close(
         fit.posterior.means, problem.risk.space.flatten(problem.risk.parameters())
     )
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_tf32_is_for_the_steps_alone(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, tf32: bool
+) -> None:
+    seen: dict[str, set[str]] = {"steps": set(), "bases": set()}
+
+    def spied(owner: Any, name: str, where: str) -> None:
+        real = getattr(owner, name)
+
+        def spy(*args: Any, **settings: Any) -> Any:
+            seen[where].add(torch.get_float32_matmul_precision())
+            return real(*args, **settings)
+
+        monkeypatch.setattr(owner, name, spy)
+
+    spied(Task, "loss", "steps")
+    spied(torch.linalg, "eigh", "bases")
+    recipe = bound_recipe("iter", **SHORT, tf32=tf32)
+    fit = optimise_posterior(problem.risk, problem.prior, recipe=recipe)
+    assert seen == {"steps": {"high" if tf32 else "highest"}, "bases": {"highest"}}
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert fit.recipe.tf32 is tf32
 
 
 class _Reads(TorchDispatchMode):

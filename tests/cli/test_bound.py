@@ -60,6 +60,15 @@ def test_the_folder_of_a_training_has_both_weights(cli: Cli) -> None:
     assert "not for one of them" in result.stdout
 
 
+def test_networks_can_be_judged_on_a_few_examples_each(cli: Cli, files: tuple[Path, Path]) -> None:
+    words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1], "--prior", files[0])
+    words = (*words, *FAST, "--prior-source", "other-data", "--out", "b")
+    result = cli(*words, "--examples-per-draw", "7")
+    assert result.exit_code == 0, result.output
+    assert "each on 7 random examples" in " ".join(result.stdout.split())
+    assert read_run("b").record.examples_per_draw == 7
+
+
 def test_an_interrupted_bound_is_resumed(
     cli: Cli, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +103,7 @@ def test_a_prior_from_before_training_is_asked_for(
     assert result.exit_code == 2
     expected = "equals the model's trained weights" if given else "before the first step"
     assert expected in " ".join(result.stderr.split())
+    assert not Path("b").exists()  # there is nothing to resume
 
 
 def test_a_training_that_kept_no_first_weights_is_refused(tmp_path: Path) -> None:

@@ -115,7 +115,42 @@ def test_a_killed_optimisation_continues_with_the_same_bits(tmp_path: Path) -> N
     same(fitted("cuda", checkpoint=tmp_path / "c"), whole)
 
 
-def test_killed_draws_continue_with_the_same_bits(tmp_path: Path) -> None:
+def test_tf32_rounds_the_steps_and_no_basis() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(1024, 128, generator=draw)
+    y = (x[:, 0] + 0.5 * x[:, 1] > 0).long()
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 2))
+    prior = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.3).add_(0.05)
+    risk = EmpiricalRisk(model.cuda(), CrossEntropy(), (x.cuda(), y.cuda()))
+    short = dict(epochs=3, batch_size=256, refresh_every=2)
+    one, two = (
+        optimise_posterior(
+            risk,
+            prior,
+            recipe=bound_recipe("iter", **short, tf32=tf32),
+            prior_source="other data",
+        )
+        for tf32 in (False, True)
+    )
+    assert not torch.equal(one.posterior.means, two.posterior.means)
+    torch.testing.assert_close(one.bound, two.bound, rtol=0.0, atol=0.05)
+    assert two.posterior.basis.orthonormality() < 1e-12
+    # The certificate does not know how its posterior was found, nor what the process allows.
+    torch.set_float32_matmul_precision("high")
+    try:
+        found = certify(risk, two.posterior, num_samples=64, examples_per_draw=100)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    again = certify(risk, two.posterior, num_samples=64, examples_per_draw=100)
+    assert found.certificate.to_dict() == again.certificate.to_dict()
+
+
+@pytest.mark.parametrize("per_draw", [None, 7])
+def test_killed_draws_continue_with_the_same_bits(tmp_path: Path, per_draw: int | None) -> None:
     risk, _ = problem("cuda")
     posterior = fitted("cuda").posterior
 
@@ -124,7 +159,8 @@ def test_killed_draws_continue_with_the_same_bits(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     def drawn(**settings: object) -> NetworkCertificate:
-        return certify(risk, posterior, num_samples=23, seed=6, networks_at_once=4, **settings)
+        settings = {**settings, "networks_at_once": 4, "examples_per_draw": per_draw}
+        return certify(risk, posterior, num_samples=23, seed=6, **settings)
 
     whole, kept = drawn(), dict(checkpoint=tmp_path / "c", checkpoint_every=8)
     with pytest.raises(KeyboardInterrupt):

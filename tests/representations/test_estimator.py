@@ -5,6 +5,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
 
 from eigenscape.errors import (
     InvalidArgumentError,
@@ -17,6 +18,7 @@ from eigenscape.representations import (
     MaskedSparseCoding,
     initial_dictionary,
     learn_dictionary,
+    masked_losses,
     random_dictionary,
     sparse_samples,
 )
@@ -38,7 +40,7 @@ def test_fit_is_learning_from_samples(samples: torch.Tensor, masked: bool) -> No
     learned = learn_dictionary(samples, start, sparsity=2, epochs=2, masked=masked, seed=4)
     assert torch.equal(model.components_, learned.dictionary)
     assert torch.equal(model.losses_, learned.losses)
-    assert (model.n_features_in_, model.n_iter_, model.n_components) == (11, 2, 9)
+    assert (model.n_features_in_, model.n_iter_) == (11, 2)
 
 
 def test_arrays_give_arrays_and_the_same_numbers(samples: torch.Tensor) -> None:
@@ -73,13 +75,76 @@ def test_scikit_learn_takes_it(samples: torch.Tensor) -> None:
     codes = pipeline.fit_transform(samples.numpy())
     assert codes.shape == (30, 9)
     assert "MaskedSparseCoding" in repr(pipeline)
-    search = GridSearchCV(
+    explained = GridSearchCV(
         small(),
         {"sparsity": [1, 3]},
         cv=2,
         scoring=lambda m, Y: -np.square(Y - m.inverse_transform(m.transform(Y))).mean(),
     ).fit(samples.numpy())
-    assert search.best_params_ == {"sparsity": 3}
+    assert explained.best_params_ == {"sparsity": 3}
+
+
+# NaN is a `NonFiniteError` here as everywhere in this library, and that is no `ValueError`.
+OTHERWISE = {"check_estimators_nan_inf": "NaN is refused by another exception"}
+
+
+@pytest.mark.filterwarnings("ignore:Estimator MaskedSparseCoding does not inherit:UserWarning")
+@pytest.mark.parametrize("masked", [True, False])
+def test_scikit_learns_own_checks(masked: bool) -> None:
+    found = check_estimator(
+        MaskedSparseCoding(4, 1, masked=masked, epochs=2),
+        expected_failed_checks=OTHERWISE,
+        on_skip=None,
+        on_fail=None,
+    )
+    assert {one["check_name"] for one in found if one["status"] == "xfail"} == set(OTHERWISE)
+    assert [one["check_name"] for one in found if one["status"] == "failed"] == []
+    assert sum(one["status"] == "passed" for one in found) > 40
+
+
+def test_data_frames_come_out_where_asked(samples: torch.Tensor) -> None:
+    pipeline = make_pipeline(StandardScaler(), small()).set_output(transform="pandas")
+    frame = pipeline.fit_transform(samples.numpy())
+    assert list(frame.columns) == [f"maskedsparsecoding{i}" for i in range(9)]
+    plain = make_pipeline(StandardScaler(), small()).fit_transform(samples.numpy())
+    np.testing.assert_array_equal(frame.to_numpy(), plain)
+    model = clone(small().set_output(transform="pandas")).fit(frame)
+    some = frame.iloc[3:7]
+    assert list(model.transform(some).index) == list(some.index)
+    assert isinstance(model.set_output().transform(some), type(frame))
+    assert isinstance(model.set_output(transform="default").transform(some), np.ndarray)
+    with pytest.raises(UnknownNameError, match="'default' or 'pandas'"):
+        model.set_output(transform="polar")
+
+
+@pytest.mark.parametrize(("mask_size", "hidden"), [(None, 1), (8, 3), (4, 7)])
+def test_score_is_the_loss_of_hidden_features(
+    samples: torch.Tensor, mask_size: int | None, hidden: int
+) -> None:
+    model = small(mask_size=mask_size, seed=3).fit(samples)
+    order = torch.randperm(11, generator=torch.Generator().manual_seed(3)).tolist() * 2
+    losses, counts = torch.zeros(()), torch.zeros(11)
+    for start in range(0, 11, hidden):
+        gone = order[start : start + hidden]
+        counts[gone] += 1
+        seen = torch.tensor([i for i in range(11) if i not in gone])
+        losses += masked_losses(samples, model.components_, seen, sparsity=2).sum()
+    assert bool((counts >= 1).all())
+    expected = -float(losses / (len(samples) * counts.sum()))
+    assert model.score(samples) == pytest.approx(expected, rel=1e-10)
+    assert small(mask_size=mask_size, seed=3).fit(samples.numpy()).score(
+        samples.numpy()
+    ) == pytest.approx(expected, rel=1e-10)
+
+
+def test_score_finds_the_sparsity_of_the_data() -> None:
+    Y = sparse_samples(random_dictionary(8, 20), 300, sparsity=1, noise=0.3)[0].numpy()
+    model = MaskedSparseCoding(8, 1, epochs=30, learning_rate=0.01)
+    search = GridSearchCV(model, {"sparsity": [1, 4]}, cv=2).fit(Y)
+    assert search.best_params_ == {"sparsity": 1}  # four atoms explain more, of the noise
+    assert -0.3 < search.best_score_ < -(0.3**2) * 0.8
+    usual = MaskedSparseCoding(8, 1, masked=False, epochs=30, learning_rate=0.01).fit(Y)
+    assert np.isfinite(usual.score(Y))  # masked all the same, so that the two compare
 
 
 def test_settings() -> None:
@@ -99,12 +164,36 @@ def test_refusals(samples: torch.Tensor) -> None:
         small(sparsity=10).fit(samples)
     with pytest.raises(InvalidArgumentError, match="hides everything"):
         small(mask_size=0).fit(samples)
-    with pytest.raises(NonFiniteError):
-        small().fit(samples.numpy() * np.nan)
     with pytest.raises(WrongTypeError, match="needs numbers"):
         small().fit([["a", "b"]])
-    model = small().fit(samples)
-    with pytest.raises(ShapeError, match="11 columns"):
-        model.transform(samples[:, :10])
+    with pytest.raises(WrongTypeError, match="needs numbers"):
+        small().fit(np.array([["a", 1.0]], dtype=object))
+    with pytest.raises(InvalidArgumentError, match="Complex data"):
+        small().fit(samples + 1j)
+    with pytest.raises(InvalidArgumentError, match=r"got 1 feature\(s\). Pass `masked=False`"):
+        small(sparsity=1).fit(samples[:, :1])
+    one = small(sparsity=1, masked=False).fit(samples[:, :1])
+    with pytest.raises(InvalidArgumentError, match="one to hide"):
+        one.score(samples[:, :1])
+    all_seen = small(sparsity=9, masked=False).fit(samples[:, :9])
+    with pytest.raises(
+        InvalidArgumentError, match=r"`MaskedSparseCoding\(sparsity=...\)`.* 8; got"
+    ):
+        all_seen.score(samples[:, :9])
     with pytest.raises(ShapeError, match=r"must be \(n, 9\)"):
-        model.inverse_transform(samples)
+        small().fit(samples).inverse_transform(samples)
+
+
+@pytest.mark.parametrize("method", ["fit", "transform", "score"])
+def test_samples_are_refused_by_the_name_of_the_call(samples: torch.Tensor, method: str) -> None:
+    call = getattr(small().fit(samples), method)
+    name = rf"^`MaskedSparseCoding.{method}\(Y\)`"
+    with pytest.raises(NonFiniteError, match=f"{name} .*NaN"):
+        call(samples.numpy() * np.nan)
+    with pytest.raises(ShapeError, match=f"{name} .*Reshape your data"):
+        call(samples[0])
+    with pytest.raises(ShapeError, match=rf"{name} .*\(0, 11\)"):
+        call(samples[:0])
+    if method != "fit":
+        with pytest.raises(ShapeError, match=f"{name}.* 10 features.*expecting 11 features"):
+            call(samples[:, :10])

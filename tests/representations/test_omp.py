@@ -10,6 +10,7 @@ from eigenscape.representations import (
     random_dictionary,
     sparse_samples,
 )
+from eigenscape.representations.omp import pursue
 
 
 def by_the_book(y: torch.Tensor, B: torch.Tensor, k: int, *, rescale: bool) -> torch.Tensor:
@@ -55,10 +56,22 @@ def test_chunks_do_not_change_codes(
     case: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = orthogonal_matching_pursuit(*case, sparsity=2)
-    monkeypatch.setattr("eigenscape.representations.omp._ENTRIES", 150)
+    monkeypatch.setattr("eigenscape.representations.omp._ENTRIES_CPU", 150)
     parts = orthogonal_matching_pursuit(*case, sparsity=2)
     torch.testing.assert_close(parts.dense(), whole.dense())
     assert torch.equal(parts.support, whole.support)
+
+
+@pytest.mark.parametrize("rescale", [True, False])
+def test_products_alone_give_the_same_codes(
+    case: tuple[torch.Tensor, torch.Tensor], rescale: bool
+) -> None:
+    Y, B = case
+    B = B * torch.linspace(0.2, 3.0, len(B)).unsqueeze(1)
+    support, values = pursue(Y @ B.T, B @ B.T, 3, rescale=rescale)
+    codes = orthogonal_matching_pursuit(Y, B, sparsity=3, rescale=rescale)
+    assert torch.equal(support, codes.support)
+    torch.testing.assert_close(values, codes.values)
 
 
 def test_dependent_atoms_and_explained_samples_get_nothing() -> None:

@@ -1,6 +1,7 @@
 """A segment and its gradient against autograd through an explicit loop over one network."""
 
 import itertools
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,8 @@ from eigenscape.records import pack, unpack
 from eigenscape.stepsize import (
     Problems,
     UpdateRule,
+    _recorded,
+    _segments,
     _stacked_mlp,
     draw_problems,
     learn_rule,
@@ -20,6 +23,8 @@ from eigenscape.stepsize import (
     train_networks,
     weight_features,
 )
+from eigenscape.stepsize._recorded import Recorded
+from eigenscape.stepsize._segments import Segments, cut
 from eigenscape.stepsize._stepping import State, new_weights
 
 DECAYS = torch.tensor([0.5, 0.9, 0.99, 0.999, 0.9999], dtype=torch.float64)
@@ -93,39 +98,65 @@ def test_stacked_gradients_are_those_of_autograd() -> None:
 
 @pytest.mark.parametrize("most_bytes", [2**30, 0])
 def test_a_segment_and_its_gradient(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learned, "_MOST_BYTES", most_bytes)  # 0: steps are taken again
+    monkeypatch.setitem(_segments._MOST_BYTES, "cpu", most_bytes)  # 0: steps are taken again
     problems = draw_problems(*samples(), objective="validation", numbers=range(3))
     draw = torch.Generator().manual_seed(2)
     w, rule = new_weights(problems, HIDDEN, draw), some_rule()
     fitted = problems.draw("fitted", 7, 5, draw)
     judged = problems.draw("judged", 7, 4, draw)
-    loss, end = learned._segment(rule, problems, State.start(w), HIDDEN, fitted, judged)
-    found = torch.autograd.grad(loss, rule.parameters)
+    segments = Segments(rule, SIZES, w)
+    loss, found, end = segments.run(problems, State.start(w), fitted, judged)
     plain = explicit(rule, problems, w, fitted, judged)
-    torch.testing.assert_close(loss, plain)
+    torch.testing.assert_close(loss, plain.detach())
     for ours, theirs in zip(found, torch.autograd.grad(plain, rule.parameters), strict=True):
         assert float(theirs.abs().max()) > 0
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
     assert end.step == 7
     assert end.weights.shape == w.shape
+    assert not end.weights.requires_grad
 
 
 def test_the_gradient_ends_at_the_beginning_of_its_segment() -> None:
     problems = draw_problems(*samples(), objective="training", numbers=[0])
     draw = torch.Generator().manual_seed(2)
     rule, state = some_rule(), State.start(new_weights(problems, HIDDEN, draw))
+    segments = Segments(rule, SIZES, state.weights)
     rows = problems.draw("fitted", 4, 5, draw)
-    _, middle = learned._segment(rule, problems, state, HIDDEN, rows[:2], rows[:2])
-    assert middle.weights.requires_grad
-    kept = middle.detached()
-    assert not kept.weights.requires_grad
-    assert not kept.first.requires_grad
-    loss, _ = learned._segment(rule, problems, kept, HIDDEN, rows[2:], rows[2:])
-    truncated = torch.autograd.grad(loss, rule.parameters)
-    whole, _ = learned._segment(rule, problems, middle, HIDDEN, rows[2:], rows[2:])
-    torch.testing.assert_close(loss, whole)
-    full = torch.autograd.grad(whole, rule.parameters)
-    assert not torch.allclose(truncated[0], full[0])
+    whole, slopes, end = segments.run(problems, state, rows, rows)
+    first, early, middle = segments.run(problems, state, rows[:2], rows[:2])
+    second, late, last = segments.run(problems, middle, rows[2:], rows[2:])
+    torch.testing.assert_close((first + second) / 2, whole)
+    torch.testing.assert_close(last.weights, end.weights)
+    assert last.step == end.step == 4
+    assert not torch.allclose((early[0] + late[0]) / 2, slopes[0])
+
+
+def test_pieces_have_all_steps() -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert cut(7, 3, cpu) == [3, 3, 1]
+    assert cut(8, 3, cpu) == [3, 3, 2]
+    assert cut(8, 3, cuda) == [3, 3, 1, 1]  # two lengths to record, and no more
+    assert cut(2, 3, cuda) == [1, 1]
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_function_is_recorded_once_for_each_shape(
+    works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def record(work: Callable[[], None], *_: object, **__: object) -> Callable[[], None] | None:
+        asked.append(work)
+        return work if works else None
+
+    monkeypatch.setattr(_recorded, "record_graph", record)
+    twice = Recorded(lambda x: (2 * x,), torch.device("cpu"))
+    assert twice(torch.ones(2))[0].tolist() == [2, 2]
+    assert asked == []  # on a CPU there is nothing to launch
+    twice._use_graphs = True
+    for size in (2, 3, 2):
+        assert twice(torch.full((size,), 1.0 + size))[0].tolist() == [2 + 2 * size] * size
+    assert len(asked) == (2 if works else 1)
 
 
 def test_learning_lowers_the_meta_objective() -> None:

@@ -1,0 +1,81 @@
+"""Learned optimisers on a GPU: recorded steps are those of the CPU, on the way forth and back."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from eigenscape.stepsize import UpdateRule, draw_problems, learn_rule, train_networks
+from eigenscape.stepsize._segments import MOST_STEPS, Segments
+from eigenscape.stepsize._stepping import State, new_weights
+
+pytestmark = pytest.mark.gpu
+SIZES = (6, 4, 5, 3)
+
+
+def samples(device: str) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    y = torch.arange(40) % 3
+    x = torch.randn(40, 6, generator=draw, dtype=torch.float64)
+    return (x + 2 * torch.nn.functional.one_hot(y, 6)).to(device), y.to(device)
+
+
+def some_rule(device: str) -> UpdateRule:
+    draw = torch.Generator().manual_seed(5)
+    rule = UpdateRule.random((7, 4)).to(torch.ones((), dtype=torch.float64))
+    moved = [
+        p + 0.2 * torch.randn(p.shape, generator=draw, dtype=torch.float64) for p in rule.parameters
+    ]
+    return rule.with_parameters(moved).to(torch.ones((), dtype=torch.float64, device=device))
+
+
+def segment(device: str) -> list[Tensor]:
+    """Run two segments of several pieces, with a change of the rule between them."""
+    draw, rule = torch.Generator().manual_seed(2), some_rule(device).to_learn()
+    problems = draw_problems(*samples(device), objective="validation", numbers=range(3))
+    state = State.start(new_weights(problems, SIZES[1:-1], draw))
+    segments, found = Segments(rule, SIZES, state.weights), []
+    for t in (2 * MOST_STEPS + 3, MOST_STEPS + 1):
+        fitted, judged = (problems.draw(which, t, 5, draw) for which in ("fitted", "judged"))
+        loss, slopes, state = segments.run(problems, state, fitted, judged)
+        found += [loss, *slopes, *state.tensors]
+        with torch.no_grad():
+            for part in rule.parameters:
+                part.mul_(0.9)
+    return [part.cpu() for part in found]
+
+
+def test_segments_are_those_of_the_cpu() -> None:
+    # A recording that failed would warn, and warnings are errors.
+    for ours, theirs in zip(segment("cuda"), segment("cpu"), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["rule", "descent"])
+def test_networks_are_trained_as_on_the_cpu(kind: str) -> None:
+    found = []
+    for device in ("cuda", "cpu"):
+        x, y = samples(device)
+        problems = draw_problems(x, y, objective="training", numbers=range(3))
+        how = some_rule(device) if kind == "rule" else torch.tensor([0.1, 0.2, 0.3])
+        found.append(train_networks(how, problems, (x, y), hidden=(4,), num_steps=40, num_looks=2))
+    torch.testing.assert_close(found[0].train_losses, found[1].train_losses, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(found[0].test_accuracies, found[1].test_accuracies)
+
+
+def test_rules_are_learned_in_float32() -> None:
+    x, y = samples("cuda")
+    found = learn_rule(
+        x.float(),
+        y,
+        objective="training",
+        hidden=(4,),
+        num_problems=5,
+        num_trajectories=1,
+        stacked=2,
+        segments=(3, 0.0),
+        lengths=(20, 0.0),
+        batch_size=8,
+    )
+    assert found.meta_losses.shape == (9,)  # two stacks of two problems, and one of one
+    assert found.num_skipped == 0
+    assert all(part.is_cuda and bool(torch.isfinite(part).all()) for part in found.rule.parameters)
