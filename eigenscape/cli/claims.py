@@ -11,6 +11,8 @@ from eigenscape.cli._verb import AsJson, Debug
 from eigenscape.errors import UnknownNameError, near_matches
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from eigenscape.report import Finding
 
 
@@ -75,5 +77,11 @@ def _show(screen: Screen, findings: "list[Finding]") -> None:
             "scale": [finding.scale for finding in findings],
         }
     )
-    counts = {s: sum(f.status == s for f in findings) for s in ("pass", "fail", "not run")}
-    screen.say(", ".join(f"{count} {status}" for status, count in counts.items()) + ".")
+    screen.say(f"{_counts(f for f in findings if not f.is_check)}.")
+    if any(finding.is_check for finding in findings):
+        screen.say(f"Checks of our own: {_counts(f for f in findings if f.is_check)}.")
+
+
+def _counts(findings: "Iterable[Finding]") -> str:
+    found = [finding.status for finding in findings]
+    return ", ".join(f"{found.count(status)} {status}" for status in ("pass", "fail", "not run"))

@@ -13,11 +13,14 @@ from eigenscape.cli._verb import NOT_CONVERGED, DataDir, Debug, Quiet
 from eigenscape.cli.analyze import Device, Out, Overwrite
 from eigenscape.cli.train import parse_numbers
 from eigenscape.errors import InvalidArgumentError, UnknownNameError, near_matches
+from eigenscape.progress import Progress, ProgressCallback
 
 if TYPE_CHECKING:
+    from eigenscape.data import DataSet
     from eigenscape.studies import Cast, Study, StudyResult
 
-_TRAINING = ("epochs", "lr", "momentum", "batch_size", "seeds")  # of one's own network
+# Of one's own network.
+_TRAINING = ("epochs", "lr", "momentum", "weight_decay", "batch_size", "seeds", "test_data")
 _NO_SETTINGS = ("ctx", "out", "overwrite", "networks", "record", "quiet", "debug")
 
 
@@ -34,9 +37,16 @@ def study(
     data: Annotated[
         str | None, typer.Option(help="Your own data: a built-in name, or file.py:function.")
     ] = None,
+    test_data: Annotated[
+        str | None,
+        typer.Option(help="Your own test data [default: the test part of a built-in set]."),
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Training of your own network.", min=1)] = 30,
     lr: Annotated[float, typer.Option(help="Learning rate for your own network.")] = 0.01,
     momentum: Annotated[float, typer.Option(help="Momentum for your own network.")] = 0.0,
+    weight_decay: Annotated[
+        float, typer.Option(help="Weight decay for your own network.", min=0.0)
+    ] = 0.0,
     batch_size: Annotated[int, typer.Option(help="Batch size for your own network.", min=1)] = 128,
     seeds: Annotated[str, typer.Option(help="Seeds of your own network, e.g. 0-2.")] = "0-2",
     networks: Annotated[
@@ -96,7 +106,7 @@ def study(
             screen.say(f"Resuming the unfinished run in {folder}.")
         place.begin()
         with Watch(screen, "starting") as watch:
-            workshop = Workshop(networks, chosen, settings["data_dir"], watch)
+            workshop = Workshop(networks, chosen, settings["data_dir"], _then_measuring(watch))
             result = run_study(STUDIES[name], workshop, scale=scale, own=own)
         noted = {**settings, "command": command}
         _analysis.save(screen, result, folder, noted, overwrite=overwrite)
@@ -105,6 +115,17 @@ def study(
     _tell(screen, result, folder)
     if not result.status:
         raise typer.Exit(NOT_CONVERGED)
+
+
+def _then_measuring(watch: ProgressCallback) -> ProgressCallback:
+    """Say that something is measured once what was reported is done: not all of it reports."""
+
+    def tell(step: Progress) -> None:
+        watch(step)
+        if step.done >= step.total:
+            watch(Progress("measuring", 0, 0, step.seconds, None))
+
+    return tell
 
 
 def _list(screen: Screen) -> None:
@@ -131,24 +152,24 @@ def _own(ctx: typer.Context, settings: dict[str, Any]) -> "Cast | None":
         return None
     if model is None or data is None:
         raise InvalidArgumentError("`--model` and `--data` go together: give both, or none.")
-    from eigenscape.cli._subject import load_data, load_model
+    from eigenscape.cli._subject import load_model
     from eigenscape.cli._user_code import is_reference
-    from eigenscape.data import DataSet
     from eigenscape.studies import Cast, Own
     from eigenscape.train import SGD, Recipe
 
     recipe = Recipe(
         epochs=settings["epochs"],
         batch_size=settings["batch_size"],
-        optimizer=SGD(settings["lr"], momentum=settings["momentum"]),
+        optimizer=SGD(
+            settings["lr"], momentum=settings["momentum"], weight_decay=settings["weight_decay"]
+        ),
     )
-    found = load_data(data, folder=settings["data_dir"])
-    if not isinstance(found, DataSet):
-        inputs, targets = _pair(found)
-        found = DataSet(data, inputs, targets, num_classes=int(targets.max()) + 1)
+    found = _set(data, settings["data_dir"], "--data")
+    other = settings["test_data"] or (None if is_reference(data) else data)
+    test = None if other is None else _set(other, settings["data_dir"], "--test-data")
     network_name = model.rpartition(":")[0].rpartition("/")[2] if is_reference(model) else model
     cast = Cast(network_name, found.name, recipe, parse_numbers(settings["seeds"], "--seeds"))
-    own = Own(lambda seed: load_model(model, found, seed=seed), found)
+    own = Own(lambda seed: load_model(model, found, seed=seed), found, test)
     own.network(0)
     return dataclasses.replace(cast, own=own)
 
@@ -163,7 +184,20 @@ def _require_none_given(ctx: typer.Context) -> None:
             )
 
 
-def _pair(data: Any) -> Any:
+def _set(reference: str, folder: str | None, role: str) -> "DataSet":
+    """Load the data that an option names."""
+    from eigenscape.cli._subject import load_data
+    from eigenscape.data import DataSet
+
+    split = "test" if role == "--test-data" else "train"
+    found = load_data(reference, split=split, folder=folder, role=role)
+    if isinstance(found, DataSet):
+        return found
+    inputs, targets = _pair(found, role)
+    return DataSet(reference, inputs, targets, num_classes=int(targets.max()) + 1)
+
+
+def _pair(data: Any, role: str) -> Any:
     from torch import Tensor
 
     tensors = getattr(data, "tensors", data)
@@ -175,7 +209,7 @@ def _pair(data: Any) -> Any:
     ):
         return tensors
     raise InvalidArgumentError(
-        "`--data` of a study must give inputs and class indices as two tensors, or a "
+        f"`{role}` of a study must give inputs and class indices as two tensors, or a "
         f"TensorDataset; got {type(data).__name__}."
     )
 
@@ -191,10 +225,13 @@ def _tell(screen: Screen, result: "StudyResult", folder: Path) -> None:
                 "theirs": [finding.theirs for finding in judged],
                 "ours": [finding.ours for finding in judged],
                 "expected": [finding.expected for finding in judged],
-                "status": [finding.status for finding in judged],
+                "verdict": [finding.verdict for finding in judged],
             },
             title=result.status.text,
         )
+        screen.list([f"{f.id}: {f.explanation}" for f in judged if f.explanation])
+    else:
+        screen.say(result.status.text)
     if screen.quiet:
         screen.result(str(folder))
         return

@@ -202,13 +202,14 @@ class Picture:
     Attributes:
         name: Its file name, without ending.
         title: What it shows, in a few words.
-        panels: Side by side, three in a row.
+        panels: Side by side, in rows of two or three.
         table: The numbers behind it, as columns.
         notes: What is not on the page although it is in the numbers.
         rows: How many layers or stages are listed downwards; 0 where none are.
         pick: Whether a reader may pick one of the groups.
         linked: Whether the panels share their horizontal axis.
         shows: What is seen, in a sentence or two, where no page of words says it.
+        across: Panels in a row; 0 where the renderer chooses.
     """
 
     name: str
@@ -220,6 +221,7 @@ class Picture:
     pick: bool = False
     linked: bool = False
     shows: str = ""
+    across: int = 0
 
     def groups(self) -> list[str]:
         """Return the groups that can be picked, in their order and each once."""

@@ -1,6 +1,7 @@
 """Render pictures with matplotlib, for papers and for `record.plot()`."""
 
 import math
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ _WIDTH = 6.8  # inches: the text width of a page
 _MANY = 24
 _ACROSS = 3  # panels in a row
 _LETTER = 0.58  # width of a digit over the size of its font
+_FEW = 4  # entries of a legend that find a place among the data
+_ENTRY = 0.16  # inches: height of an entry
 
 
 @contextmanager
@@ -55,10 +58,48 @@ def size_of(picture: Picture) -> tuple[float, float]:
         return side * 1.15, side
     height = 0.9 + 0.19 * picture.rows if picture.rows else 2.7
     height = max(height, 2.6 if any(p.y.ticks is None for p in picture.panels) else 1.6)
-    high = -(-len(picture.panels) // _ACROSS)
-    return (4.6 if len(picture.panels) == 1 and not picture.rows else _WIDTH), min(
-        height * (0.85 * high + 0.15), 22.0
-    )
+    high = -(-len(picture.panels) // _columns(picture))
+    return _width(picture), min(height * (0.85 * high + 0.15), 22.0) + _below_panels(picture)
+
+
+def _width(picture: Picture) -> float:
+    return 4.6 if len(picture.panels) == 1 and not picture.rows else _WIDTH
+
+
+def _columns(picture: Picture) -> int:
+    """Return the panels in a row: pairs side by side, and no last one alone where that can be."""
+    count, titles = len(picture.panels), [panel.title for panel in picture.panels]
+    if picture.across or count <= _ACROSS:
+        return min(picture.across or count, count)
+    if any(titles) and titles[::2] == titles[1::2]:
+        return 2
+    return next((across for across in (_ACROSS, 2) if count % across != 1), _ACROSS)
+
+
+def _below_panels(picture: Picture) -> float:
+    """Return the inches that legends need below panels."""
+    shared = _shared_legend(picture)
+    if shared is not None:
+        legend = list(_labelled(picture.panels[shared]))
+        return _ENTRY * (1 + _lines(legend, _width(picture)))
+    long = [legend for panel in picture.panels if len(legend := list(_labelled(panel))) > _FEW]
+    return max((_ENTRY * _lines(legend, _panel_width(picture)) for legend in long), default=0.0)
+
+
+def _panel_width(picture: Picture) -> float:
+    """Return the inches of a panel, without the names of the vertical axis."""
+    return _width(picture) / _columns(picture) - 0.6
+
+
+def _lines(legend: Sequence[str], inches: float) -> int:
+    """Return over how many lines a legend of this width goes."""
+    widest = max(map(len, legend)) + 6  # the mark and the space between two
+    return -(-len(legend) // max(1, int(_letters(inches, "legend.fontsize") / widest)))
+
+
+def _letters(inches: float, font: str) -> int:
+    """Return how many letters of a font of ours fit; they are narrower than digits."""
+    return int(72 * inches / (0.54 * float(RC[font])))
 
 
 def make_figure(picture: Picture) -> "Figure":
@@ -73,26 +114,74 @@ def make_figure(picture: Picture) -> "Figure":
 
 def fill_figure(figure: "Figure", picture: Picture) -> "Axes":
     """Draw a whole picture on a figure, and return the first axes."""
-    across = min(len(picture.panels), _ACROSS)
+    across = _columns(picture)
     down = -(-len(picture.panels) // across)
     grid = figure.subplots(down, across, squeeze=False, sharex=picture.linked)
     all_axes = list(grid.flat)
     for axes in all_axes[len(picture.panels) :]:
         axes.remove()
-    before: Panel | None = None
-    for axes, panel in zip(all_axes, picture.panels, strict=False):
-        draw_panel(panel, axes)
+    shared = _shared_legend(picture)
+    for place, (axes, panel) in enumerate(zip(all_axes, picture.panels, strict=False)):
+        entries = _draw_marks(panel, axes, _title_room(picture, panel))
+        if shared is None and entries:
+            _legend(axes, entries, _panel_width(picture))
+        elif place == shared:
+            columns = _legend_columns(entries, _width(picture))
+            _place_legend(figure, entries, loc="outside lower center", ncols=columns)
+        before = picture.panels[place - 1] if place % across else None
         if before is not None and picture.linked:
             axes.set_ylabel("")
         if before is not None and panel.y.ticks and panel.y.ticks == before.y.ticks:
             axes.tick_params(labelleft=False)
-        before = panel
     first: Axes = all_axes[0]
     return first
 
 
+def _labelled(panel: Panel) -> dict[str, tuple[Any, ...]]:
+    """Return the entries of a panel's legend, with what tells their looks apart."""
+    return {
+        mark.label: (type(mark), mark.colour, getattr(mark, "dashed", None))
+        for mark in panel.marks
+        if isinstance(mark, Line | Band | Points | Bars) and mark.label
+    }
+
+
+def _shared_legend(picture: Picture) -> int | None:
+    """Return which panel's legend is good for all; None where they need their own, or none."""
+    legends = [_labelled(panel) for panel in picture.panels]
+    most = max(legends, key=len)
+    colours = {look[1] for look in most.values()}
+    if len(legends) == 1 or not most:
+        return None
+    for panel, legend in zip(picture.panels, legends, strict=True):
+        # A panel without a legend shares that of another if it draws all that is named there.
+        drawn = {m.colour for m in panel.marks if isinstance(m, Line | Band | Points | Bars)}
+        if not (legend.items() <= most.items() and (legend or colours <= drawn)):
+            return None
+    return legends.index(most)
+
+
+def _title_room(picture: Picture, panel: Panel) -> float:
+    """Return the inches that a title has above a panel."""
+    room = _panel_width(picture)
+    raster = next((mark for mark in panel.marks if isinstance(mark, Raster)), None)
+    if raster is not None:
+        room -= 0.5  # the colour bar
+        if len(raster.values) == len(raster.values[0]):  # no wider than it is high
+            down = -(-len(picture.panels) // _columns(picture))
+            room = min(room, size_of(picture)[1] / down - 1.0)
+    return room
+
+
 def draw_panel(panel: Panel, axes: "Axes") -> None:
-    """Draw one panel on axes."""
+    """Draw one panel on axes of somebody else, with its legend."""
+    labelled = _draw_marks(panel, axes)
+    if labelled:
+        _legend(axes, labelled, axes.bbox.width / axes.figure.dpi)
+
+
+def _draw_marks(panel: Panel, axes: "Axes", room: float = 100.0) -> list[tuple[Any, str]]:
+    """Draw a panel with lines of its title in so many inches; return what a legend names."""
     labelled: list[tuple[Any, str]] = []
     for side, axis in (("x", panel.x), ("y", panel.y)):
         if axis.log:
@@ -103,18 +192,36 @@ def draw_panel(panel: Panel, axes: "Axes") -> None:
         if label and handle is not None and not isinstance(mark, Heat | Raster):
             labelled.append((handle, label))
     if panel.title:
-        axes.set_title(panel.title, parse_math=False)
+        letters = max(8, _letters(room, "axes.titlesize"))
+        title = textwrap.fill(panel.title, letters, break_on_hyphens=False)
+        axes.set_title(title, parse_math=False)
     if not any(isinstance(mark, Heat) for mark in panel.marks):
         _set_axis(axes, "x", panel)
         _set_axis(axes, "y", panel)
-    if labelled:
-        _legend(axes, labelled)
+    return labelled
 
 
-def _legend(axes: "Axes", labelled: list[tuple[Any, str]]) -> None:
+def _legend(axes: "Axes", labelled: list[tuple[Any, str]], inches: float) -> None:
+    """Put a short legend where the data are not, and a long one below the panel."""
+    from matplotlib.transforms import ScaledTranslation
+
+    where: dict[str, Any] = {"loc": "best"}
+    if len(labelled) > _FEW:
+        names = ScaledTranslation(0, -0.4, axes.figure.dpi_scale_trans)  # of the axis
+        where = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "borderaxespad": 0.0}
+        where["bbox_transform"] = axes.transAxes + names
+        where["ncols"] = _legend_columns(labelled, inches)
+    _place_legend(axes, labelled, **where)
+
+
+def _legend_columns(labelled: list[tuple[Any, str]], inches: float) -> int:
+    return -(-len(labelled) // _lines([text for _, text in labelled], inches))
+
+
+def _place_legend(on: "Axes | Figure", labelled: list[tuple[Any, str]], **where: Any) -> None:
     # matplotlib leaves labels with a leading underscore out; a space in front keeps them.
     texts = [f" {text}" if text.startswith("_") else text for _, text in labelled]
-    legend = axes.legend([handle for handle, _ in labelled], texts, handlelength=1.4)
+    legend = on.legend([handle for handle, _ in labelled], texts, handlelength=1.4, **where)
     for text in legend.get_texts():
         text.set_parse_math(False)
 
@@ -280,7 +387,9 @@ def _rule(axes: "Axes", mark: Rule, panel: Panel) -> None:
     if mark.upright:
         axes.axvline(mark.at, color=tint, lw=0.7, ls=":")
         place, where = (mark.at, 1.0), axes.get_xaxis_transform()
-        turned: dict[str, Any] = {"rotation": 90, "ha": "right", "va": "top"}
+        # A letter alone cannot be read when it is turned.
+        turned: dict[str, Any] = {"rotation": 90 if len(mark.text) > 1 else 0}
+        turned |= {"ha": "right", "va": "top"}
     else:
         axes.axhline(mark.at, color=tint, lw=0.7, ls=":")
         place, where = (1.0, mark.at), axes.get_yaxis_transform()

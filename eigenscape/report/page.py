@@ -29,7 +29,7 @@ from eigenscape.report._sections import (
     sections_of,
 )
 from eigenscape.report.figures import ENDINGS
-from eigenscape.report.study_result import STATUSES, StudyResult
+from eigenscape.report.study_result import StudyResult
 from eigenscape.train import Training
 
 _HERE = Path(__file__).parent
@@ -131,10 +131,8 @@ def _small_parts(training: Training) -> _Parts:
 
 
 def _study_parts(result: StudyResult) -> _Parts:
-    counts = {
-        status: sum(finding.status == status for finding in result.findings) for status in STATUSES
-    }
-    cards = [Card(status, short(count)) for status, count in counts.items()]
+    words = [finding.verdict for finding in result.findings]
+    cards = [Card(word, short(words.count(word))) for word in dict.fromkeys(sorted(words))]
     cards.append(Card("scale", result.scale))
     wall = f"{seconds(result.seconds)} on {result.device}"
     blocks = [

@@ -25,7 +25,8 @@ class Finding:
         expected: What counts as agreement.
         status: "pass", "fail" or "not run".
         scale: "laptop", "paper", or "own" for a reader's own network.
-        why: The reason for the tolerance; for a failure what is known about it.
+        why: The reason for the tolerance.
+        known: What is known about why ours differs, where it does; empty in older records.
     """
 
     id: str
@@ -39,6 +40,36 @@ class Finding:
     status: str
     scale: str
     why: str
+    known: str = ""
+
+    @property
+    def is_check(self) -> bool:
+        """Whether it is a check of our own: the paper says nothing that it could agree with."""
+        return self.theirs.startswith("(our")
+
+    @property
+    def verdict(self) -> str:
+        """The status in words: of a paper's claim, a check of our own, or a reader's network."""
+        if self.status == "not run":
+            return self.status
+        if self.scale == "own":
+            return "holds" if self.status == "pass" else "does not hold for this network"
+        if self.is_check:
+            return "holds" if self.status == "pass" else "does not hold"
+        return "agrees" if self.status == "pass" else "differs"
+
+    @property
+    def explanation(self) -> str:
+        """What is known about a difference; empty where there is none, or the network is another.
+
+        Examples:
+            >>> of_paper = ("wu.x", "wu", "Table 6", "the ratio", "3")
+            >>> Finding(*of_paper, 4.0, None, "3 to 3", "fail", "paper", "exact").explanation
+            'not explained yet'
+        """
+        if self.status != "fail" or self.scale == "own":
+            return ""
+        return self.known or "not explained yet"
 
 
 @storable
@@ -91,6 +122,8 @@ class StudyResult(Record):
 
     def columns(self) -> Columns:
         """Return one row for each claim, those that were measured first."""
-        names = ("id", "status", "ours", "spread", "expected", "theirs", "where", "says", "why")
+        names = ("id", "verdict", "ours", "spread", "expected", "theirs", "where", "says", "why")
         rows = sorted(self.findings, key=lambda finding: finding.status == "not run")
-        return {name: [getattr(finding, name) for finding in rows] for name in names}
+        return {
+            name: [getattr(finding, name) for finding in rows] for name in (*names, "explanation")
+        }

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -30,10 +30,12 @@ class Own:
     Attributes:
         build: Makes the network of a seed. PyTorch's random numbers are seeded with it before.
         data: Inputs and targets, for training.
+        test: Others, to evaluate on; None for none.
     """
 
     build: Callable[[int], nn.Module]
     data: DataSet
+    test: DataSet | None = None
 
     def network(self, seed: int) -> nn.Module:
         """Return the untrained network of a seed, the same at every call and nobody else's."""
@@ -44,8 +46,10 @@ class Own:
 
     def fingerprint(self) -> str:
         """Return what tells it from another of the same name: its data and its first weights."""
-        weights = [*self.network(0).state_dict().values()]
-        return "-".join(f"{crc(t):08x}" for t in (self.data.inputs, self.data.targets, *weights))
+        sets = [self.data] if self.test is None else [self.data, self.test]
+        pairs = [tensor for found in sets for tensor in (found.inputs, found.targets)]
+        weights = self.network(0).state_dict().values()
+        return "-".join(f"{crc(t):08x}" for t in (*pairs, *weights))
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,41 @@ class Cast:
         pixels = f", {self.normalise}" if self.normalise != "standard" else ""
         return f"{self.model} ({self.data}{pixels}{labels})"
 
+    def label_among(self, others: Iterable["Cast"]) -> str:
+        """Return the label, with those settings in which other casts of the same label differ.
+
+        Args:
+            others: The casts of a study; itself may be one of them.
+
+        Returns:
+            A label that none of them shares, unless they differ in seeds alone.
+
+        Examples:
+            >>> from eigenscape.train import SGD, Recipe
+            >>> slow = Cast("F-8", "digits", Recipe(optimizer=SGD(0.001)))
+            >>> fast = Cast("F-8", "digits", Recipe(optimizer=SGD(0.1, momentum=0.9)))
+            >>> slow.label_among([slow, fast]), fast.label_among([slow, fast])
+            ('F-8 (digits, learning rate 0.001)', 'F-8 (digits, learning rate 0.1, momentum 0.9)')
+            >>> slow.label_among([slow])
+            'F-8 (digits)'
+        """
+        mine = self._details()
+        theirs = [other._details() for other in others if other.label == self.label]
+        words = [
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in mine.items()
+            if value and any(other.get(name) != value for other in theirs)
+        ]
+        return f"{self.label[:-1]}{''.join(f', {word}' for word in words)})"
+
+    def _details(self) -> dict[str, Any]:
+        """Return the settings that the label leaves out, by the words for them."""
+        recipe = self.recipe
+        found = {"samples": self.samples, "init": self.init, "epochs": recipe.epochs}
+        found |= {"batch size": recipe.batch_size, "by": type(recipe.optimizer).__name__}
+        settings = vars(recipe.optimizer).items()
+        return found | {name.replace("_", " "): value for name, value in settings}
+
     @cached_property  # of one's own network it takes a look at all data
     def key(self) -> str:
         """A folder's name that no other cast has."""
@@ -122,11 +161,13 @@ class Cast:
             InvalidArgumentError: If test data of a reader's own are asked for; there are none.
         """
         if self.own is not None:
-            if split != "train":
+            own = self.own.data if split == "train" else self.own.test
+            if own is None:
                 raise InvalidArgumentError(
-                    f"`Cast.load(split={split!r})`: own data are training data; there are no other."
+                    f"`Cast.load(split={split!r})`: own data are training data; there are no "
+                    "other. Give `Own(test=...)`, or `--test-data` on the command line."
                 )
-            found = self.own.data
+            found = own
         else:
             images = data_room.describe(self.data).input_shape
             options = {"normalise": self.normalise} if len(images) == 3 else {}

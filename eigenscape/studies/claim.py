@@ -40,8 +40,9 @@ class Claim:
         theirs: The paper's number, or its shape in words.
         low: The least that agrees.
         high: The most that agrees.
-        why: The reason for these ends; of a claim that fails, what is known about it.
+        why: The reason for these ends.
         scales: Where the claim is meant to hold.
+        known: What is known about why ours differs; told only where it does.
 
     Examples:
         >>> claim = Claim("wu.x", "Table 6", "the ratio", "12.3", low=9.7, why="their range")
@@ -57,6 +58,7 @@ class Claim:
     high: float = math.inf
     why: str = ""
     scales: tuple[str, ...] = ("laptop", "paper", "own")
+    known: str = ""
 
     @property
     def paper(self) -> str:
@@ -71,7 +73,12 @@ class Claim:
             return f"≥ {self.low:.4g}"
         if math.isinf(self.low):
             return f"≤ {self.high:.4g}"
-        return f"{self.low:.4g} to {self.high:.4g}"
+        # Four digits, and more where rounding would move the ends.
+        ends, slack = (self.low, self.high), (self.high - self.low) / 10
+        digits = 4
+        while slack > 0 and digits < 10 and any(_rounding(v, digits) > slack for v in ends):
+            digits += 1
+        return f"{self.low:.{digits}g} to {self.high:.{digits}g}"
 
     def judge(self, measured: Measured | None, *, scale: str) -> Finding:
         """Compare.
@@ -99,4 +106,41 @@ class Claim:
             status="not run" if measured is None else "pass" if agrees else "fail",
             scale=scale,
             why=self.why,
+            known=self.known,
         )
+
+
+def _rounding(value: float, digits: int) -> float:
+    return abs(float(f"{value:.{digits}g}") - value)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """Say what became of claims; checks of our own are counted apart.
+
+    Args:
+        findings: The claims of one study at one scale.
+
+    Returns:
+        A sentence.
+
+    Examples:
+        >>> claim = Claim("wu.x", "Table 6", "the ratio", "3", low=3, high=3)
+        >>> summary([claim.judge(Measured(4.0), scale="paper")])
+        '0 of 1 claims that were measured agree with the paper.'
+        >>> summary([claim.judge(Measured(3.0), scale="own")])
+        '1 of 1 claims that were measured hold for this network.'
+        >>> summary([claim.judge(None, scale="paper")])
+        'No claim is judged at this scale.'
+    """
+    judged = [finding for finding in findings if finding.status != "not run"]
+    if not judged:
+        return "No claim is judged at this scale."
+    own = any(finding.scale == "own" for finding in judged)
+    verb = "hold for this network" if own else "agree with the paper"
+    ends = {False: f"claims that were measured {verb}", True: "checks of our own hold"}
+    parts = []
+    for is_check, words in ends.items():
+        kind = [finding.status for finding in judged if finding.is_check == is_check]
+        if kind:
+            parts.append(f"{kind.count('pass')} of {len(kind)} {words}")
+    return "; ".join(parts) + "."

@@ -3,8 +3,9 @@
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -18,10 +19,11 @@ from eigenscape.errors import (
 from eigenscape.records import Status
 from eigenscape.report import Picture, Sheet, StudyResult
 from eigenscape.studies.cast import Cast
-from eigenscape.studies.claim import Claim, Measured
-from eigenscape.studies.workshop import Workshop
+from eigenscape.studies.claim import Claim, Measured, summary
+from eigenscape.studies.workshop import Networks, Workshop
 
 SCALES = ("laptop", "paper")
+DOUBT = " Not everything converged: "
 
 
 @dataclass(frozen=True)
@@ -131,21 +133,18 @@ def run_study(
     """
     setting = study.setting(scale, own)
     scale = scale if own is None else "own"
+    shop = dataclasses.replace(workshop, asked={})  # the same networks, another list
     started = time.monotonic()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        outcome = study.measure(setting, workshop)
+        outcome = study.measure(setting, shop)
     doubts = _told_again(caught)
     unknown = sorted(outcome.measured.keys() - {claim.id for claim in study.claims})
     if unknown:
         raise UnknownNameError(f"`{study.name}` measured what none of its claims says: {unknown}.")
     measured = outcome.by_name | outcome.measured
     findings = tuple(claim.judge(measured.get(claim.id), scale=scale) for claim in study.claims)
-    judged = [finding for finding in findings if finding.status != "not run"]
-    agree = sum(finding.status == "pass" for finding in judged)
-    text = f"{agree} of {len(judged)} claims that were measured agree with the paper."
-    if doubts:
-        text += f" Not everything converged: {doubts[0]}"
+    text = summary(findings) + (f"{DOUBT}{doubts[0]}" if doubts else "")
     return StudyResult(
         status=Status(not doubts, text),
         num_products=outcome.num_products,
@@ -162,7 +161,9 @@ def run_study(
         findings=findings,
         pictures=outcome.pictures,
         sheets=outcome.sheets,
-        notes=tuple(note for note in (setting.note, *outcome.notes) if note),
+        notes=tuple(
+            note for note in (setting.note, _trained(shop.asked.values()), *outcome.notes) if note
+        ),
         seconds=time.monotonic() - started,
         device=_device(workshop.device),
     )
@@ -174,6 +175,22 @@ def _told_again(caught: Sequence[warnings.WarningMessage]) -> list[str]:
     for one in found.values():
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     return [text for text, one in found.items() if issubclass(one.category, ConvergenceWarning)]
+
+
+def _trained(networks: Collection[Networks]) -> str:
+    """Say how far each training came: not every end of one is a minimum."""
+    casts = [each.cast for each in networks]
+    parts = []
+    for each in networks:
+        loss = f"loss {_over_seeds(each.train_loss)}"
+        share = each.train_accuracy and f", accuracy {_over_seeds(each.train_accuracy)}"
+        parts.append(f"{each.cast.label_among(casts)}: {loss}{share or ''}")
+    return f"At the end of training: {'; '.join(parts)}." if parts else ""
+
+
+def _over_seeds(values: Sequence[float]) -> str:
+    sd = f" ± {stdev(values):.2g}" if len(values) > 1 else ""
+    return f"{fmean(values):.4g}{sd}"
 
 
 def _words(cast: Cast) -> str:

@@ -106,12 +106,14 @@ class Workshop:
         device: Where everything runs.
         data_dir: Where files of data sets are; None for the usual places.
         progress: Told how far a training is, or the eigenpairs of a layer.
+        asked: The networks that were asked for, by the key of their cast.
     """
 
     folder: Path
     device: torch.device
     data_dir: str | None = None
     progress: ProgressCallback | None = None
+    asked: dict[str, Networks] = field(default_factory=dict)
     _networks: dict[str, Networks] = field(default_factory=dict)
     _portraits: dict[tuple[str, int, int, str], Portrait] = field(default_factory=dict)
 
@@ -126,7 +128,8 @@ class Workshop:
         """
         if cast.key not in self._networks:
             self._networks[cast.key] = self._made(cast)
-        return self._networks[cast.key]
+        self.asked[cast.key] = self._networks[cast.key]
+        return self.asked[cast.key]
 
     def portrait(
         self,
@@ -191,7 +194,8 @@ class Workshop:
         )
 
     def _train(self, cast: Cast, data: DataSet, folder: Path) -> None:
-        test = None if cast.own is not None else cast.load(split="test", folder=self.data_dir)
+        has_test = cast.own is None or cast.own.test is not None
+        test = cast.load(split="test", folder=self.data_dir) if has_test else None
         training = fit(
             lambda seed: cast.build(seed, data),
             data,

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from eigenscape.cli.study import _then_measuring
+from eigenscape.progress import Progress
 from eigenscape.records import Status
 from eigenscape.report import StudyResult, read_run
 from eigenscape.studies import STUDIES, read_result, workshop
@@ -65,6 +67,8 @@ assert not {"torch", "numpy", "matplotlib", "plotly", "eigenscape.studies"} & sy
         (("wu-rank", "--scale", "poster"), "laptop"),
         (("wu-rank", "--epochs", "3"), "`--epochs` is for a network of your own"),
         (("wu-rank", "--batch-size", "3"), "`--batch-size` is for a network of your own"),
+        (("wu-rank", "--weight-decay", "0.1"), "`--weight-decay` is for a network of your own"),
+        (("wu-rank", *OWN, "--weight-decay", "-1"), "--weight-decay"),
         (("wu-two-layer", *OWN), "is about networks of its own making"),
         (("wu-rank", *OWN, "--seeds", "x"), "--seeds"),
         (("wu-rank", "--model", "net.py:build", "--data", "net.py:loader"), "got DataLoader"),
@@ -89,6 +93,11 @@ def test_own_network_from_end_to_end(cli: Cli, trained: list[Any]) -> None:
     assert result.exit_code == 0, result.output
     assert "wu.fig22.rank-one.top" in result.stdout
     assert "Report: runs/r/report.html" in result.stdout
+    assert re.search(r"\d of \d claims that were measured hold for this network", result.stdout)
+    assert not re.search(r"agree|differ|pass|fail", result.stdout)
+    shown = cli("show", "runs/r")
+    assert shown.exit_code == 0, shown.output
+    assert "wu.fig22.rank-one.top" in shown.stdout
     html = Path("runs/r/report.html").read_text(encoding="utf-8")
     assert "wu.fig22.rank-one.top" in html
     assert list(Path("runs/r/figures").glob("*.png"))
@@ -109,6 +118,63 @@ def test_own_network_from_end_to_end(cli: Cli, trained: list[Any]) -> None:
     assert again.stdout == "runs/s\n"
     assert trained == [(0, 1)]
     assert read_run("runs/s").record.findings == run.record.findings
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_weight_decay_is_trained_with(cli: Cli) -> None:
+    for decay in ("0", "0.5"):
+        words = (*RANK, "--weight-decay", decay, "--lr", "0.1", "--out", f"runs/{decay}", "-q")
+        assert cli(*words).exit_code == 0
+    assert "weight decay 0.5" in read_run("runs/0.5").record.settings["networks 1"]
+    from safetensors.torch import load_file
+
+    norms = {
+        folder.name: float(load_file(folder / "seed-0/epoch-0002.safetensors")["0.weight"].norm())
+        for folder in Path("shop/networks").iterdir()
+    }
+    small, large = sorted(norms.values())
+    assert small < 0.9 * large
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_test_data_are_evaluated_on(cli: Cli) -> None:
+    Path("more.py").write_text(
+        "from net import data\n\ndef other():\n    x, y = data()\n    return x, 1 - y\n"
+    )
+    words = (
+        *RANK[:-4],
+        "--seeds",
+        "0",
+        "--networks",
+        "shop",
+        "--lr",
+        "0.5",
+        "--epochs",
+        "40",
+        "-q",
+    )
+    for name in ("net.py:data", "more.py:other"):
+        result = cli(*words, "--test-data", name, "--out", f"runs/{name[:4]}")
+        assert result.exit_code == 0, result.output
+    found = [json.loads(path.read_text()) for path in Path("shop/networks").glob("*/cast.json")]
+    first, second = sorted(found, key=lambda facts: -facts["test_accuracy"][0])
+    assert first["test_accuracy"] == pytest.approx(first["train_accuracy"])
+    assert second["test_accuracy"][0] == pytest.approx(1 - second["train_accuracy"][0])
+    bad = cli(*words, "--test-data", "net.py:loader", "--out", "runs/bad")
+    assert bad.exit_code == 2
+    assert "`--test-data` of a study must give" in bad.stderr
+
+
+def test_what_follows_a_finished_step_is_measuring() -> None:
+    seen: list[Progress] = []
+    tell = _then_measuring(seen.append)
+    for done in (1, 2):
+        tell(Progress("training", done, 2, 0.5 * done, 0.0))
+    assert [(step.task, step.done, step.total) for step in seen] == [
+        ("training", 1, 2),
+        ("training", 2, 2),
+        ("measuring", 0, 0),
+    ]
 
 
 @pytest.mark.usefixtures("no_pictures")

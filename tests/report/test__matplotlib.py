@@ -1,4 +1,4 @@
-"""Names of ticks on logarithmic axes: few enough to be read, and enough to read the axis."""
+"""Names of ticks, titles and legends: none is cut, lies on another, or is given twice."""
 
 import io
 import itertools
@@ -6,7 +6,7 @@ import itertools
 import pytest
 from matplotlib.figure import Figure
 
-from eigenscape.report import Axis, Line, Panel, Picture
+from eigenscape.report import Axis, Line, Panel, Picture, Points, Raster
 from eigenscape.report._matplotlib import make_figure
 
 
@@ -63,3 +63,78 @@ def test_all_of_1_2_and_5_are_named_where_there_is_room() -> None:
 def test_the_helper_sees_names_that_touch() -> None:
     assert apart([(0.0, 5.0, "1"), (8.0, 12.0, "2")])
     assert not apart([(0.0, 5.0, "1"), (6.0, 12.0, "2")])
+
+
+# --- titles and legends --------------------------------------------------------------------------
+
+LONG = "E[M] ⊗ E[xxᵀ] with E[xxᵀ] of F-200^2 (mnist, half, random labels)"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("size", [(4, 4), (2, 9), None], ids=str)
+def test_titles_are_neither_cut_nor_on_others(count: int, size: tuple[int, int] | None) -> None:
+    mark = Raster([[1.0] * size[1]] * size[0], "share") if size else Line((1, 2), (1, 2), "first")
+    panel = Panel([mark], Axis("x"), Axis("y"), LONG)
+    figure = make_figure(Picture("p", "P", [panel] * count))
+    figure.savefig(io.BytesIO(), format="png")
+    titles = [axes._left_title for axes in figure.axes if axes.get_title(loc="left")]
+    assert [title.get_text().split() for title in titles] == [LONG.split()] * count
+    found = [title.get_window_extent() for title in titles]
+    whole = figure.bbox
+    assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 and box.y1 <= whole.y1 for box in found)
+    others = [axes.get_window_extent() for axes in figure.axes]  # colour bars are axes too
+    for one, box in enumerate(found):
+        assert not any(box.overlaps(other) for other in [*others, *found[:one]])
+
+
+def panel_of(*labels: str | None, colours: tuple[str, ...] = ("first", "second")) -> Panel:
+    marks = [
+        Line((1.0, 2.0), (1.0, 3.0), colour, label)
+        for colour, label in zip(colours, labels, strict=True)
+    ]
+    return Panel(marks, Axis("x"), Axis("y"))
+
+
+def legends(*panels: Panel) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the legends of the figure and those of its panels, as texts."""
+    figure = make_figure(Picture("p", "P", panels))
+    figure.savefig(io.BytesIO(), format="png")
+    own = [axes.get_legend() for axes in figure.axes]
+    return tuple(
+        [[text.get_text() for text in legend.get_texts()] for legend in found if legend]
+        for found in (figure.legends, own)
+    )
+
+
+def test_a_legend_that_all_share_is_drawn_once() -> None:
+    both, silent = panel_of("a", "b"), panel_of(None, None)
+    assert legends(both, both) == ([["a", "b"]], [])
+    assert legends(silent, both) == ([["a", "b"]], [])  # it draws the same
+    assert legends(panel_of("a", None), both) == ([["a", "b"]], [])
+    assert legends(both) == ([], [["a", "b"]])
+    assert legends(silent, silent) == ([], [])
+
+
+def test_legends_that_differ_stay_with_their_panels() -> None:
+    both = panel_of("a", "b")
+    assert legends(both, panel_of("a", "c")) == ([], [["a", "b"], ["a", "c"]])
+    turned = panel_of("a", "b", colours=("second", "first"))
+    assert legends(both, turned) == ([], [["a", "b"]] * 2)
+    dots = Panel([Points((1.0,), (1.0,), "first")], Axis("x"), Axis("y"))
+    assert legends(both, dots) == ([], [["a", "b"]])  # which are not "a"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_long_legends_stand_below_the_data(count: int) -> None:
+    marks = [Line((1.0, 2.0), (1.0, i), i / 6, f"layer {i}") for i in range(7)]
+    panels = [Panel(marks[i:], Axis("x"), Axis("y")) for i in range(count)]
+    panels[0] = Panel([*marks, Line((1.0,), (1.0,), "first", "x")], Axis("x"), Axis("y"))
+    figure = make_figure(Picture("p", "P", panels))
+    figure.savefig(io.BytesIO(), format="png")
+    found = [axes.get_legend() for axes in figure.axes if axes.get_legend()] or figure.legends
+    for legend in found:
+        box = legend.get_window_extent()
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        for axes in figure.axes:
+            assert box.y1 < axes.get_window_extent().y0

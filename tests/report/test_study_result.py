@@ -87,10 +87,35 @@ def study(**changes: object) -> StudyResult:
 
 def test_a_row_for_each_claim() -> None:
     table = {name: list(column) for name, column in study().columns().items()}
-    assert table["status"] == ["pass", "fail", "not run"]
+    assert table["verdict"] == ["agrees", "differs", "not run"]
+    assert table["explanation"] == ["", "not explained yet", ""]
     assert table["ours"] == [0.5, 0.5, None]
     assert table["says"] == ["the share is large"] * 3
     assert list(study().to_frame()["id"]) == table["id"]
+
+
+@pytest.mark.parametrize(
+    ("status", "scale", "theirs", "words"),
+    [
+        ("pass", "paper", "0.6", "agrees"),
+        ("fail", "laptop", "0.6", "differs"),
+        ("pass", "paper", "(ours) 0.6", "holds"),
+        ("fail", "paper", "(our check)", "does not hold"),
+        ("pass", "own", "0.6", "holds"),
+        ("fail", "own", "0.6", "does not hold for this network"),
+        ("not run", "own", "0.6", "not run"),
+    ],
+)
+def test_verdicts(status: str, scale: str, theirs: str, words: str) -> None:
+    found = finding(status, scale=scale, theirs=theirs)
+    assert found.verdict == words
+    assert found.is_check == theirs.startswith("(")
+
+
+def test_differences_are_explained_where_there_are_some() -> None:
+    assert finding("fail", known="another seed").explanation == "another seed"
+    assert finding("pass", known="another seed").explanation == ""
+    assert finding("fail", known="another seed", scale="own").explanation == ""
 
 
 def test_the_report_holds_claims_tables_and_pictures(tmp_path: Path) -> None:
@@ -103,6 +128,7 @@ def test_the_report_holds_claims_tables_and_pictures(tmp_path: Path) -> None:
         "Smaller than in the paper.",
         "wu.fig1.not-run",
         "the share is large",
+        "not explained yet",
         "≥ 0.4",
         "Every layer",
         "A curve",
@@ -223,7 +249,8 @@ def rows_of(figure: Figure) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("count", "rows"), [(1, [1]), (3, [3]), (4, [3, 1]), (6, [3, 3]), (7, [3, 3, 1])]
+    ("count", "rows"),
+    [(1, [1]), (3, [3]), (4, [2, 2]), (5, [3, 2]), (6, [3, 3]), (7, [3, 3, 1]), (10, [2] * 5)],
 )
 def test_more_than_three_panels_wrap_into_rows(count: int, rows: list[int]) -> None:
     picture = Picture("p", "P", tuple(line(f"panel {i}") for i in range(count)))
@@ -233,6 +260,13 @@ def test_more_than_three_panels_wrap_into_rows(count: int, rows: list[int]) -> N
     assert titles == [panel.title for panel in picture.panels]
     plt.close(figure)
     assert len(plots(picture)) == count
+
+
+def test_pairs_of_panels_stand_side_by_side() -> None:
+    pairs = tuple(line(f"layer {i // 2}") for i in range(6))
+    for picture in (Picture("p", "P", pairs), Picture("p", "P", (line(),) * 6, across=2)):
+        figure = make_figure(picture)
+        assert rows_of(figure) == [2, 2, 2]
 
 
 def test_more_rows_are_higher_and_no_wider() -> None:

@@ -6,8 +6,8 @@ from torch import nn
 
 from eigenscape.data import DataSet
 from eigenscape.errors import InvalidArgumentError
-from eigenscape.studies import Cast, Own
-from eigenscape.train import SGD, Recipe
+from eigenscape.studies import STUDIES, Cast, Own, wu_casts
+from eigenscape.train import SGD, Adam, Recipe
 from tests.studies.conftest import TINY
 
 OTHER = {
@@ -112,8 +112,14 @@ def test_own_data_obey_the_cast_and_have_no_test_part() -> None:
     assert cast.load().num_samples == 4
     mixed = dataclasses.replace(own_cast(), labels="random").load()
     assert mixed.name == "toy-random"
-    with pytest.raises(InvalidArgumentError, match="there are no other"):
+    with pytest.raises(InvalidArgumentError, match="--test-data"):
         cast.load(split="test")
+    assert cast.own is not None
+    other = DataSet("toy", toy().inputs[:3] + 1, toy().targets[:3], 3)
+    tested = dataclasses.replace(cast, own=dataclasses.replace(cast.own, test=other))
+    assert torch.equal(tested.load(split="test").inputs, other.inputs)
+    assert tested.load().num_samples == 4
+    assert tested.key != cast.key
 
 
 def test_networks_of_a_name_are_built_to_fit() -> None:
@@ -122,3 +128,30 @@ def test_networks_of_a_name_are_built_to_fit() -> None:
     assert shapes == [(12, 64), (12, 12), (10, 12)]
     again = TINY.build(0, TINY.load())
     assert torch.equal(network.fc1.weight, again.fc1.weight)
+
+
+def test_keys_are_those_of_networks_that_were_trained() -> None:
+    assert wu_casts.LENET.key == "lenet5-cifar10-4dc315bc06"
+    assert wu_casts.MLP.key == "f-200-2-mnist-32ceee5ffe"
+
+
+def test_labels_among_casts_of_one_label_say_what_differs() -> None:
+    casts = (wu_casts.LENET, wu_casts.LENET_SMALL_STEP, wu_casts.LENET_TRICKS, wu_casts.MLP)
+    assert [cast.label_among(casts) for cast in casts] == [
+        "LeNet5 (cifar10, unit, learning rate 0.01)",
+        "LeNet5 (cifar10, unit, learning rate 0.001)",
+        "LeNet5 (cifar10, unit, learning rate 0.01, momentum 0.9, weight decay 0.0005)",
+        "F-200^2 (mnist, half)",
+    ]
+    more = dataclasses.replace(TINY, samples=None)
+    assert TINY.label_among([more]) == "F-12^2 (digits, samples 100)"
+    assert more.label_among([TINY]) == "F-12^2 (digits)"
+    adam = dataclasses.replace(TINY, recipe=dataclasses.replace(TINY.recipe, optimizer=Adam(0.1)))
+    assert TINY.label_among([adam]) == "F-12^2 (digits, by SGD)"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_no_two_casts_of_a_study_have_one_label(name: str) -> None:
+    for setting in STUDIES[name].settings.values():
+        labels = [cast.label_among(setting.casts) for cast in setting.casts]
+        assert len(set(labels)) == len(labels)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from eigenscape.studies import Claim, Measured
+from eigenscape.studies.claim import summary
 
 CLAIM = Claim("wu.table6.x.ratio", "Table 6", "the ratio", "12.3", low=9.5, high=16, why="range")
 
@@ -41,6 +42,9 @@ def test_a_claim_is_judged_only_where_it_is_meant_to_hold() -> None:
         (0.25, math.inf, "≥ 0.25", 1e9),
         (-math.inf, 2.0, "≤ 2", -1e9),
         (-1, 0, "-1 to 0", -0.5),
+        (25.1415, 25.1425, "25.1415 to 25.1425", 25.142),
+        (1 / 3, 1 / 3, "0.3333 to 0.3333", 1 / 3),
+        (1 / 3, 2 / 3, "0.3333 to 0.6667", 0.5),
     ],
 )
 def test_infinite_ends(low: float, high: float, text: str, ours: float) -> None:
@@ -53,3 +57,22 @@ def test_numbers_over_seeds() -> None:
     assert Measured.over([2.0]) == Measured(2.0, None)
     found = Measured.over(torch.tensor([1.0, 3.0], dtype=torch.float32))
     assert (found.ours, found.spread) == pytest.approx((2.0, math.sqrt(2.0)))
+
+
+def test_what_is_known_goes_with_the_finding() -> None:
+    claim = Claim("wu.x", "Fig. 1", "s", "t", low=0, known="their error")
+    assert claim.judge(Measured(-1.0), scale="paper").known == "their error"
+    assert CLAIM.judge(None, scale="paper").known == ""
+
+
+def test_checks_of_our_own_are_counted_apart() -> None:
+    check = Claim("wu.y", "§ 2", "s", "(ours) 1", low=0)
+    passed, failed = (CLAIM.judge(Measured(v), scale="paper") for v in (12.0, 1.0))
+    held, missing = check.judge(Measured(1.0), scale="paper"), check.judge(None, scale="paper")
+    assert summary([passed, failed, held, missing]) == (
+        "1 of 2 claims that were measured agree with the paper; 1 of 1 checks of our own hold."
+    )
+    assert summary([held]) == "1 of 1 checks of our own hold."
+    assert summary([missing]) == "No claim is judged at this scale."
+    own = [CLAIM.judge(Measured(v), scale="own") for v in (12.0, 1.0)]
+    assert summary(own) == "1 of 2 claims that were measured hold for this network."

@@ -4,11 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from eigenscape.report import StudyResult
-from eigenscape.studies import STUDIES, Claim, write_page
+from eigenscape.records import Status
+from eigenscape.report import Sheet, StudyResult
+from eigenscape.studies import STUDIES, Claim, Measured, write_page
 from tests.studies.test_results import STUDY, result_of
 
-BARS = Claim("wu.d.x", "Fig. 4", "mean of |a − b| < 1", "a|b", high=0, why="|x| is no number")
+BARS = Claim(
+    "wu.d.x",
+    "Fig. 4",
+    "mean of |a − b| < 1",
+    "a|b",
+    high=0,
+    why="|x| is no number",
+    known="|x| < 1",
+)
+CHECK = Claim("wu.e.x", "Fig. 5", "e", "(our check)", low=0, why="exact")
 
 
 def wide(result: StudyResult) -> StudyResult:
@@ -38,24 +48,112 @@ def cells(page: Path) -> dict[str, list[str]]:
 
 def test_every_claim_has_a_whole_row(page: Path) -> None:
     found = cells(page)
-    assert list(found) == ["wu.a.x", "wu.b.x", "thesis.c.x", "wu.d.x"]
-    assert {len(row) for row in found.values()} == {6}
-    assert found["wu.a.x"][1:4] == ["3", "4 ± 0.5", "3 to 3"]
+    assert list(found) == ["wu.a.x", "wu.b.x", "wu.d.x", "thesis.c.x"]
+    assert [len(row) for row in found.values()] == [6, 6, 6, 3]
+    assert found["wu.a.x"][1:] == ["3", "4 ± 0.5", "3 to 3", "**differs**", "paper"]
     assert found["wu.b.x"][2:] == ["11 ± 0.5", "≥ 10", "agrees", "laptop"]
-    assert found["thesis.c.x"][2:] == ["–", "≤ 0", "not run", "–"]
     assert found["wu.d.x"][:2] == [r"`wu.d.x` (Fig. 4): mean of \|a − b\| &lt; 1", r"a\|b"]
 
 
 def test_contents_count_the_claims_of_each_study(page: Path) -> None:
     (row,) = [line for line in page.read_text().splitlines() if "](#wu-x)" in line]
-    assert row.endswith("| 1 | 2 | 1 |")
+    assert row.endswith("| 1 | 2 | 1 | – |")
     assert "\n## wu-x\n" in page.read_text()
 
 
-def test_failing_claims_are_marked_and_carry_their_why(page: Path) -> None:
-    assert cells(page)["wu.a.x"][4] == "**differs**: exact"
-    assert cells(page)["wu.d.x"][4] == r"**differs**: \|x\| is no number"
-    assert "4 claims: 1 agree, 2 differ, 1 have not been run." in page.read_text()
+def folds(page: Path) -> dict[str, str]:
+    """Return what is folded away, by its title."""
+    pattern = r"<details markdown=\"1\">\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>\n"
+    return dict(re.findall(pattern, page.read_text(), re.DOTALL))
+
+
+def test_differences_are_explained_below_the_table(page: Path) -> None:
+    text = page.read_text()
+    known = "\n- `wu.a.x`: not explained yet\n- `wu.d.x`: \\|x\\| &lt; 1\n"
+    assert f"What is known about the differences:\n{known}" in text
+    assert "4 claims: 1 agree, 2 differ, 1 have not been run.\n" in text
+    assert text.index("| `wu.d.x`") < text.index("What is known") < text.index("<details")
+
+
+def test_what_was_not_run_is_folded_away(page: Path, tmp_path: Path) -> None:
+    title = "1 claim was not run: not measured by what was run"
+    assert folds(page)[title].splitlines()[2:] == ["| `thesis.c.x` (Fig. 3): c | 0 | ≤ 0 |"]
+    laptop = write_page([STUDY], [result_of("laptop", a=3.0)], tmp_path / "laptop.md")
+    words = "2 claims were not run: 1 at a scale that was not run, 1 not measured by what was run"
+    assert words in folds(laptop)
+    assert "What is known" not in laptop.read_text()
+
+
+def test_every_tolerance_has_its_reason(page: Path) -> None:
+    assert folds(page)["Reasons for what is expected"].splitlines() == [
+        "- `wu.a.x`: exact",
+        "- `wu.b.x`: round",
+        "- `thesis.c.x`: sign",
+        r"- `wu.d.x`: \|x\| is no number",
+    ]
+
+
+def test_a_reason_of_several_claims_is_given_once(tmp_path: Path) -> None:
+    study = dataclasses.replace(STUDY, claims=(*STUDY.claims, CHECK))
+    page = write_page([study], [], tmp_path / "page.md")
+    assert "- `wu.a.x`, `wu.e.x`: exact" in folds(page)["Reasons for what is expected"]
+
+
+def test_checks_of_our_own_are_counted_apart(tmp_path: Path) -> None:
+    study = dataclasses.replace(STUDY, claims=(*STUDY.claims, CHECK))
+    result = result_of("paper", a=3.0)
+    held = CHECK.judge(Measured(1.0), scale="paper")
+    result = dataclasses.replace(result, findings=(*result.findings, held))
+    page = write_page([study], [result], tmp_path / "page.md")
+    text = page.read_text()
+    assert (
+        "3 claims: 1 agree, 0 differ, 2 have not been run. "
+        "1 checks of our own: 1 hold, 0 do not, 0 have not been run." in text
+    )
+    assert "| 1 | 0 | 2 | 1 of 1 |" in text
+    assert cells(page)["wu.e.x"][4] == "holds"
+    assert "agree with the paper; 1 of 1 checks of our own hold. Measured" in text
+
+
+def test_doubts_about_a_result_stay_with_it(tmp_path: Path) -> None:
+    status = Status(False, "7 of 9 claims agree. Not everything converged: 2 pairs are poor.")
+    result = dataclasses.replace(result_of("paper", a=3.0), status=status)
+    text = write_page([STUDY], [result], tmp_path / "page.md").read_text()
+    assert "with the paper. Not everything converged: 2 pairs are poor. Measured" in text
+    assert "7 of 9" not in text
+
+
+def sheet_of(rows: int, columns: int) -> Sheet:
+    values = {f"c|{j}": tuple(j + i / 3 for i in range(rows)) for j in range(columns)}
+    return Sheet("s", "Numbers", values)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "title"),
+    [
+        (40, 9, None),
+        (41, 2, "Numbers (paper scale): the first 40 of 41 rows"),
+        (3, 10, "Numbers (paper scale)"),
+    ],
+)
+def test_short_tables_are_shown_and_long_ones_folded(
+    tmp_path: Path, rows: int, columns: int, title: str | None
+) -> None:
+    result = dataclasses.replace(result_of("paper", a=3.0), sheets=(sheet_of(rows, columns),))
+    page = write_page([STUDY], [result], tmp_path / "page.md")
+    table = (
+        folds(page)[title] if title else page.read_text().partition("*Numbers (paper scale)*")[2]
+    )
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + min(rows, 40)
+    assert lines[0].startswith(r"| c\|0 | c\|1 |")
+    assert lines[3].startswith("| 0.3333 | 1.333 |")
+
+
+def test_tables_say_what_is_not_there(page: Path) -> None:
+    assert "*S (paper scale)*\n\n| layer | sd |\n| --- | --- |\n| fc1 | – |\n| fc2 | 0.1 |" in (
+        page.read_text()
+    )
 
 
 def test_images_are_there_and_each_is_shown_once(page: Path) -> None:
@@ -86,8 +184,9 @@ def test_the_same_inputs_give_the_same_bytes(page: Path, tmp_path: Path) -> None
 
 def test_notes_and_both_scales_are_told(page: Path) -> None:
     text = page.read_text()
-    assert "*laptop*: fine Measured on CPU in 1 s." in text
-    assert "*paper*: fine" in text
+    words = "claims that were measured agree with the paper. Measured on CPU in 1 s."
+    assert f"*laptop*: 2 of 2 {words}" in text
+    assert f"*paper*: 0 of 2 {words}" in text
     assert "> a note" in text
     assert "*P (paper scale).* It." in text
 
@@ -106,4 +205,4 @@ def test_the_page_of_all_studies_without_results(tmp_path: Path) -> None:
         for claim in study.claims:
             assert f"| `{claim.id}` " in text
     widths = {len(re.split(r"(?<!\\)\|", line)) for line in text.splitlines() if line[:1] == "|"}
-    assert widths == {8}
+    assert widths == {5, 9}

@@ -142,10 +142,20 @@ def test_paper_comes_before_laptop_before_nothing() -> None:
 
 
 def test_findings_follow_the_claims_of_today() -> None:
-    wider = dataclasses.replace(A, high=5, why="now we know")
+    wider = dataclasses.replace(A, high=5, why="now we know", known="a seed")
     today = dataclasses.replace(STUDY, claims=(wider,))
     (found,) = all_findings([today], [result_of("paper", a=4.0)])
     assert (found.status, found.expected, found.why) == ("pass", "3 to 5", "now we know")
+    assert found.known == "a seed"
+
+
+def test_records_without_what_is_known_are_read(tmp_path: Path) -> None:
+    path = write_result(result_of("paper", a=4.0), tmp_path)
+    content = json.loads(path.read_text())
+    for finding in content["result"]["fields"]["findings"]:
+        assert finding["fields"].pop("known") == ""
+    path.write_text(json.dumps(content))
+    assert read_result(path).findings == result_of("paper", a=4.0).findings
 
 
 def test_findings_as_json() -> None:

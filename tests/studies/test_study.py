@@ -31,6 +31,7 @@ from eigenscape.studies import (
     run_study,
     write_result,
 )
+from eigenscape.train import SGD, Recipe
 from tests.studies.conftest import RECIPE, TINY
 
 CLAIMS = [claim for study in STUDIES.values() for claim in study.claims]
@@ -65,7 +66,8 @@ def test_studies_have_both_scales_and_claims(study: Study) -> None:
     assert study.name.startswith(f"{study.paper.lower()}-")
     assert study.claims
     assert study.title.endswith("?")
-    assert study.own == bool(study.settings["laptop"].casts)
+    # A study of several trainings or widths has networks, and no place for one of a reader's.
+    assert study.settings["laptop"].casts or not study.own
     for setting in study.settings.values():
         assert len({cast.key for cast in setting.casts}) == len(setting.casts)
 
@@ -105,6 +107,35 @@ def test_every_claim_has_a_finding(empty_shop: Workshop) -> None:
     paper = run_study(made_up(), empty_shop, scale="paper")
     assert [f.status for f in paper.findings] == ["fail", "not run"]
     assert (paper.scale, paper.notes, paper.settings) == ("paper", (), {"k": 9})
+
+
+def test_how_far_trainings_came_is_noted(shop: Workshop) -> None:
+    """Also of networks that were trained for another study, and with labels of their own."""
+    fast = dataclasses.replace(TINY, recipe=Recipe(2, 20, SGD(0.2)), seeds=(0,))
+    casts = (TINY, fast)
+
+    def measure(setting: Setting, at: Workshop) -> Outcome:
+        for cast in setting.casts:
+            at.networks(cast)
+        return Outcome({}, notes=("last",))
+
+    settings = {"laptop": Setting(casts, note="first")}
+    study = made_up(measure=measure, settings=settings)
+    shop.networks(TINY)
+    for _ in range(2):
+        result = run_study(study, shop)
+        first, note, last = result.notes
+        assert (first, last) == ("first", "last")
+        losses = torch.tensor(shop.networks(TINY).train_loss)
+        shares = torch.tensor(shop.networks(TINY).train_accuracy)
+        one, two = note.removeprefix("At the end of training: ").removesuffix(".").split("; ")
+        assert one == (
+            f"F-12^2 (digits, learning rate 0.1): loss {losses.mean():.4g} ± {losses.std():.2g}, "
+            f"accuracy {shares.mean():.4g} ± {shares.std():.2g}"
+        )
+        loss = shop.networks(fast).train_loss[0]
+        assert two.startswith(f"F-12^2 (digits, learning rate 0.2): loss {loss:.4g}, accuracy 0.")
+        assert result.status.text == "No claim is judged at this scale."
 
 
 def test_own_networks_take_the_place_of_the_studys(empty_shop: Workshop) -> None:
@@ -194,7 +225,10 @@ def test_every_picture_can_be_drawn(name: str, ran: Callable[[str], StudyResult]
         figure = make_figure(picture)
         figure.draw_without_rendering()
         titles = [text for axes in figure.axes if (text := axes.get_title(loc="left"))]
-        assert titles == [panel.title for panel in picture.panels if panel.title]
+        # On lines of their own where they are long.
+        assert [text.split() for text in titles] == [
+            panel.title.split() for panel in picture.panels if panel.title
+        ]
         plt.close(figure)
         drawn = plots(picture)
         assert len(drawn) == len(picture.panels)

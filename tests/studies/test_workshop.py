@@ -45,8 +45,9 @@ def test_networks_are_trained_once(empty_shop: Workshop, counted: list[Any]) -> 
     assert found.test_accuracy == networks.test_accuracy
     assert len(found.train_loss) == 2
     torch.testing.assert_close(found.model(1).state_dict(), networks.model(1).state_dict())
-    empty_shop.networks(dataclasses.replace(QUICK, samples=41))
+    other = empty_shop.networks(dataclasses.replace(QUICK, samples=41))
     assert len(counted) == 2
+    assert [*empty_shop.asked.values()] == [networks, other]
 
 
 def test_the_facts_are_those_of_the_weights(tiny: Networks) -> None:
