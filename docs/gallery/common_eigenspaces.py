@@ -72,3 +72,10 @@ for layer, ax in zip(LAYERS, axes, strict=True):
     print(f"{layer}: (t . t')^2 = {common:.2f}, one v only up to k = {reach}")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
 figure.savefig("gallery-prediction.png", dpi=120)
+
+for layer in LAYERS:
+    fits = [es.kronecker_fit(risk, f"{layer}.weight", num_pairs=6) for risk in risks]
+    for rows in zip(*(found.approximations for found in fits), strict=True):
+        error = sum(row.frobenius_error for row in rows) / len(rows)
+        common = sum(float(row.overlaps[5]) for row in rows) / len(rows)
+        print(f"{layer}, {rows[0].name}: error {error:.2f}, top six {common:.2f}")

@@ -5,9 +5,9 @@ nearest of all Kronecker products.
 """
 
 from eigenscape.analyses import KroneckerFit, kronecker_fit
-from eigenscape.report import Axis, Panel, Picture
+from eigenscape.report import Axis, Line, Panel, Picture, Points
 from eigenscape.studies import wu_casts as casts
-from eigenscape.studies._draw import curve, spectrum
+from eigenscape.studies._draw import curve, indices, rounded
 from eigenscape.studies._tables import sheet
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.portrait import matrix_layers
@@ -55,19 +55,21 @@ _CLAIMS = (
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Fit every layer of the first network of each cast."""
-    pictures, rows, products = [], [], 0
+    pictures: list[Picture] = []
+    rows, products = [], 0
     fits: dict[str, list[KroneckerFit]] = {}
     classes = 10
     for cast in setting.casts:
         networks = workshop.networks(cast)
         classes = networks.data.num_classes or classes
         risk = networks.risk(cast.seeds[0])
-        panels = []
+        values, overlaps = [], []
         for layer in matrix_layers(risk):
             fit = kronecker_fit(risk, f"{layer}.weight", num_pairs=setting.options["num_pairs"])
             products += fit.num_products
             fits.setdefault(cast.label, []).append(fit)
-            panels += _panels(layer, fit)
+            values.append(_values(layer, fit))
+            overlaps.append(_overlaps(layer, fit))
             rows += [
                 (
                     cast.label,
@@ -80,14 +82,20 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
                 )
                 for each in fit.approximations
             ]
-        pictures.append(
+        pictures += [
             Picture(
-                f"approximation-{cast.key[:-11]}",
-                f"The layer's Hessian and its Kronecker approximations, {cast.label}",
-                tuple(panels),
-                shows="For each layer the top eigenvalues, and the overlap of top eigenspaces.",
-            )
-        )
+                f"approximation-values-{cast.key[:-11]}",
+                f"Top eigenvalues of each layer and of its approximations, {cast.label}",
+                tuple(values),
+                shows="The line is the layer's Hessian, circles are its approximations.",
+            ),
+            Picture(
+                f"approximation-overlaps-{cast.key[:-11]}",
+                f"Overlap of top eigenspaces of each layer and its approximations, {cast.label}",
+                tuple(overlaps),
+                shows="1 means that the first k eigenvectors span the same space.",
+            ),
+        ]
     names = (
         "networks",
         "layer",
@@ -101,17 +109,31 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     return Outcome(_measured(setting, fits, classes - 1), tuple(pictures), (table,), (), products)
 
 
-def _panels(layer: str, fit: KroneckerFit) -> list[Panel]:
-    tints = ("gauss_newton", "residual", "fourth")
-    values = [spectrum(fit.values, "hessian", "H")]
-    overlaps = []
-    for tint, each in zip(tints, fit.approximations, strict=False):
-        values.append(spectrum(each.values, tint, each.name))
-        overlaps.append(curve(each.overlaps, tint, each.name))
-    return [
-        Panel(values, Axis("index", whole=True), Axis("eigenvalue", log=True), layer),
-        Panel(overlaps, Axis("k", whole=True), Axis("overlap with H", limits=(0, 1.02)), layer),
+_TINTS = ("gauss_newton", "residual", "fourth")
+
+
+def _values(layer: str, fit: KroneckerFit) -> Panel:
+    """Draw eigenvalues: circles, and the true ones as a line on top, which nothing hides."""
+    marks: list[Points | Line] = [
+        Points(
+            indices(len(each.values)),
+            rounded(each.values),
+            tint,
+            each.name,
+            hollow=True,
+        )
+        for tint, each in zip(_TINTS, fit.approximations, strict=False)
     ]
+    marks.append(curve(fit.values, "hessian", "H"))
+    return Panel(marks, Axis("index", whole=True), Axis("eigenvalue", log=True), layer)
+
+
+def _overlaps(layer: str, fit: KroneckerFit) -> Panel:
+    marks = [
+        curve(each.overlaps, tint, each.name, dashed=each.name == "ekfac")
+        for tint, each in zip(_TINTS, fit.approximations, strict=False)
+    ]
+    return Panel(marks, Axis("k", whole=True), Axis("overlap with H", limits=(0, 1.02)), layer)
 
 
 def _measured(

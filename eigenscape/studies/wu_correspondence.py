@@ -4,19 +4,21 @@ Corr(v₁, h_i) near 1 for the first m eigenvectors and a diagonal in Corr(u_j, 
 h_i ≈ u_i ⊗ Ê[x].
 """
 
+import dataclasses
+
 import torch
 
 from eigenscape.analyses import EigenvectorCorrespondence, eigenvector_correspondence
-from eigenscape.report import Panel, Picture
+from eigenscape.report import Axis, Panel, Picture, Raster
 from eigenscape.studies import wu_casts as casts
-from eigenscape.studies._draw import matrix_panel
 from eigenscape.studies._tables import sheet
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.portrait import Portrait, matrix_layers
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Networks, Workshop
 
-_CORNER = 60  # rows and columns that are drawn
+# Rows and columns that are drawn: m of them, within these ends. 120 is the m of fc1 of LeNet5.
+_LEAST, _MOST = 60, 120
 _CLAIMS = (
     Claim(
         "wu.fig3.lenet5.fc1.first-input",
@@ -123,23 +125,40 @@ def _picture(
     true: EigenvectorCorrespondence,
     product: EigenvectorCorrespondence,
 ) -> Picture:
-    def panel(matrix: torch.Tensor, title: str, side: str) -> Panel:
-        corner = matrix[:_CORNER, :_CORNER]
-        return matrix_panel(
-            corner, title=title, x="eigenvector h_i", y=side, label="share", limits=(0.0, 1.0)
-        )
-
+    side = min(max(seen.num_outputs, _LEAST), _MOST)
     slug = "".join(c for c in f"{networks.cast.model}{seen.layer}".lower() if c.isalnum())
     return Picture(
         f"correspondence-{slug}",
-        f"Eigenvector correspondence, {seen.layer} of {networks.cast.label}",
+        f"Eigenvector correspondence, {seen.layer} of {networks.cast.label}, m = "
+        f"{seen.num_outputs}",
         (
-            panel(true.input, "H with E[xxᵀ]", "v_j"),
-            panel(true.output, "H with E[M]", "u_j"),
-            panel(product.input, "E[M] ⊗ E[xxᵀ] with E[xxᵀ]", "v_j"),
+            _panel(true.input[:side, :side], "H with E[xxᵀ]", "v_j"),
+            _panel(true.output[:side, :side], "H with E[M]", "u_j"),
+            _panel(product.input[:side, :side], "product, E[xxᵀ]", "v_j"),
+            _panel(product.output[:side, :side], "product, E[M]", "u_j"),
         ),
-        shows="A column is an eigenvector; a dark first row means it lies on the mean input.",
+        shows="A column is an eigenvector; a dark first row means it lies on the mean input. The "
+        f"product is E[M] ⊗ E[xxᵀ]. At most the first {side} rows and columns are drawn.",
     )
+
+
+def _panel(matrix: torch.Tensor, title: str, side: str) -> Panel:
+    """Draw shares as a matrix, counted from 1 as in the text."""
+    rows = [tuple(round(share, 2) for share in row) for row in matrix.tolist()]
+    x, y = (
+        _counted(name, size)
+        for name, size in (("eigenvector h_i", matrix.shape[1]), (side, matrix.shape[0]))
+    )
+    return Panel(
+        [Raster(tuple(rows), "share", (0.0, 1.0))], x, dataclasses.replace(y, downward=True), title
+    )
+
+
+def _counted(label: str, size: int) -> Axis:
+    """Return an axis whose cells are numbered from 1."""
+    step = next(step for step in (1, 5, 10, 20, 40) if size <= 6 * step)
+    places = [1, *range(step, size + 1, step)] if step > 1 else range(1, size + 1)
+    return Axis(label, ticks=tuple((float(place - 1), str(place)) for place in places))
 
 
 STUDY = Study(

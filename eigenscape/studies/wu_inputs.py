@@ -80,7 +80,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
                 Panel(
                     [spectrum(found.values[:20].clamp_min(0), "hessian", None)],
                     Axis("index", whole=True),
-                    Axis("eigenvalue of E[xxᵀ]"),
+                    Axis("eigenvalue of E[xxᵀ]", log=True),
                     f"{name}, {how}",
                 )
             )

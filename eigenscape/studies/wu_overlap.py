@@ -5,6 +5,7 @@ networks, averaged over all pairs of networks. Theorem F.1 predicts (k/m)(t₁·
 the same without k/m for the last layer, whose neurons cannot be permuted.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -17,133 +18,12 @@ from eigenscape.report import Axis, Panel, Picture, Rule, Sheet
 from eigenscape.studies import wu_casts as casts
 from eigenscape.studies._draw import curve, mean_and_band
 from eigenscape.studies._tables import sheet
+from eigenscape.studies._wu_overlap_claims import OVERLAP, slug
 from eigenscape.studies.cast import Cast
-from eigenscape.studies.claim import Claim, Measured
+from eigenscape.studies.claim import Measured
 from eigenscape.studies.portrait import Portrait, matrix_layers
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Workshop
-
-_PEAK = "Their figures show a peak “around m”; a fifth of m on either side is around it."
-_SIZE = (
-    "Holds where τ_m γ₁ > τ₁ γ₂; the table's regime “delayed peak” says where it does not. "
-    "The text has “approximately”, from an argument that leaves out all but one input direction."
-)
-
-
-def _slug(network: str) -> str:
-    return "".join(c for c in network.lower().replace("^", "x") if c.isalnum())
-
-
-def layer_claims(
-    network: str, figure: str, layers: dict[str, int], stem: str = "wu"
-) -> tuple[Claim, ...]:
-    """Return the claims on hidden layers of a network.
-
-    Args:
-        network: Its name.
-        figure: Where they stand.
-        layers: The layers with their numbers of outputs.
-        stem: What ids begin with.
-
-    Returns:
-        Three for each layer: place and height of the peak, growth before it.
-    """
-    found = []
-    for layer, m in layers.items():
-        where = f"{figure}, {layer} of {network}"
-        found += [
-            Claim(
-                f"{stem}.{_slug(network)}.{layer}.peak",
-                where,
-                f"where the mean overlap is furthest above chance, over m = {m}",
-                "the peak is around m",
-                low=0.8,
-                high=1.2,
-                why=_PEAK,
-                scales=("paper",),
-            ),
-            Claim(
-                f"{stem}.{_slug(network)}.{layer}.height",
-                where,
-                "mean overlap at k = m over the mean of (t₁·t₁')²",
-                "1 (Theorem F.1)",
-                low=0.75,
-                high=1.1,
-                why=_SIZE,
-                scales=("paper",),
-            ),
-            Claim(
-                f"{stem}.{_slug(network)}.{layer}.growth",
-                where,
-                "squared correlation of the overlap with k, for k ≤ m",
-                "linear growth before m",
-                low=0.97,
-                why="A straight line through a curve with a visible bend still has 0.97. Layers "
-                "with few outputs have few points: conv1 of LeNet5 has six, and its peak at five.",
-                scales=("paper",),
-            ),
-        ]
-    return tuple(found)
-
-
-_CLAIMS = (
-    *layer_claims("LeNet5", "Figs 1a, 5, 9", {"conv1": 6, "conv2": 16, "fc1": 120, "fc2": 84}),
-    Claim(
-        "wu.lenet5.fc3.flat",
-        "Figs 9, 23, App. F.3.2",
-        "smallest over largest mean overlap for k ≤ c − 1, last layer of LeNet5",
-        "no growth from 0: constant, (t₁·t₁')²",
-        low=0.5,
-        why="Flat beside a line from 0, whose quotient would be 1/9.",
-        scales=("paper",),
-    ),
-    Claim(
-        "wu.f200x2.fc2.early-peak.place",
-        "Figs 12a, 24, App. F.3.3",
-        "first k whose mean overlap, fc2 of F-200², is above that of the next five",
-        "linear growth, then a sharp decrease after dimension 9",
-        low=8,
-        high=11,
-        why="c − 1 = 9, “around 10” in the text. Chosen after the largest value among k ≤ 40, "
-        "asked for at first, gave 40: the curve falls after 9 and rises again later.",
-        scales=("paper",),
-    ),
-    Claim(
-        "wu.f200x2.fc2.early-peak.height",
-        "App. F.3.3",
-        "mean overlap of fc2 of F-200² at k = 9",
-        "around 0.012",
-        low=0.006,
-        high=0.024,
-        why="Within a factor of two: it is 9/200 of (t₁·t₁')², which depends on training.",
-        scales=("paper",),
-    ),
-    Claim(
-        "wu.theorem-f1.curve",
-        "Theorem F.1, App. F.3",
-        "mean over k ≤ m of |predicted − measured| over the mean measured, mean over hidden layers",
-        "failures “can be predicted” from E[M] and E[xxᵀ]",
-        high=0.3,
-        why="The prediction takes as random what it does not know; a third off still shows peaks.",
-    ),
-    Claim(
-        "wu.overlap.above-chance",
-        "§5.1",
-        "mean overlap at the predicted peak over what random spaces have, smallest over layers",
-        "highly nontrivial overlap",
-        low=1.5,
-        why="Clearly above chance; the papers' layers have 3 to 100.",
-    ),
-    Claim(
-        "wu.fig28.batchnorm.height",
-        "Fig. 28, App. F.4",
-        "mean overlap at k = m behind BatchNorm over that without, fc1 of LeNet5",
-        "the peak disappears",
-        high=0.5,
-        why="A peak that is gone leaves less than half of it.",
-        scales=("paper",),
-    ),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +53,25 @@ class _Layer:
     @property
     def alignment(self) -> float:
         return sum(p.alignment for p in self.predictions) / len(self.predictions)
+
+    @property
+    def rank(self) -> int:
+        """The rank of E[M], mean over pairs: m, or less where units are dead."""
+        return round(sum(p.rank for p in self.predictions) / len(self.predictions))
+
+    @property
+    def reach(self) -> int:
+        """How far the theorem's condition holds, mean over pairs."""
+        return round(sum(p.reach for p in self.predictions) / len(self.predictions))
+
+    @property
+    def regime(self) -> str:
+        """The regime that most pairs have."""
+        return Counter(p.regime for p in self.predictions).most_common(1)[0][0]
+
+    @property
+    def words(self) -> str:
+        return f"{self.layer} of {self.group}"
 
     def spread(self, k: int) -> float | None:
         """Return the standard deviation of the overlap of k vectors; None of a single pair."""
@@ -222,7 +121,7 @@ def measure(setting: Setting, workshop: Workshop, *, stem: str = "wu") -> Outcom
             layers.append(_compare(group, seen, name == names[-1]))
     pictures = tuple(_picture(group, [r for r in layers if r.group == group]) for group in groups)
     by_name = _measured(layers, stem)
-    return Outcome({}, pictures, (_sheet(layers),), (), products, by_name)
+    return Outcome({}, pictures, (_sheet(layers),), _notes(layers), products, by_name)
 
 
 def _compare(group: str, seen: list[Portrait], is_last: bool) -> _Layer:
@@ -257,16 +156,18 @@ def _picture(group: str, layers: list[_Layer]) -> Picture:
             *mean_and_band(found.overlaps, "hessian", "measured"),
             curve(found.predicted, "gauss_newton", "predicted (F.1)", dashed=True),
             curve(found.chance, "muted", "chance", dashed=True),
-            Rule(found.num_outputs, "m"),
+            Rule(found.num_outputs),
         ]
-        panels.append(Panel(marks, Axis("k", whole=True), Axis("overlap"), found.layer))
+        title = f"{found.layer}, m = {found.num_outputs}"
+        panels.append(Panel(marks, Axis("k", whole=True), Axis("overlap"), title))
     pairs = len(layers[0].overlaps)
     return Picture(
         f"overlap-{''.join(c for c in group.lower() if c.isalnum())}",
         f"Overlap of top eigenspaces of different networks, {group}",
         tuple(panels),
-        shows=f"Mean over {pairs} pairs of networks; the band is one standard deviation. The "
-        "prediction knows only E[M] and E[xxᵀ] of each network.",
+        shows=f"Mean over {pairs} pairs of networks; the band is one standard deviation, the "
+        "dotted line the number of outputs m. The prediction knows only E[M] and E[xxᵀ] of each "
+        "network.",
     )
 
 
@@ -275,10 +176,13 @@ def _sheet(layers: list[_Layer]) -> Sheet:
         "networks",
         "layer",
         "m",
+        "rank of E[M]",
+        "reach",
         "peak at",
         "predicted peak",
         "overlap at m",
         "sd over pairs",
+        "predicted at m",
         "(t₁·t₁')²",
         "chance at m",
         "regime",
@@ -291,16 +195,51 @@ def _sheet(layers: list[_Layer]) -> Sheet:
                 r.group,
                 r.layer,
                 r.num_outputs,
+                r.rank,
+                r.reach,
                 r.peak(),
                 _predicted_peak(r),
                 float(r.mean[m - 1]),
                 r.spread(m),
+                float(r.predicted[m - 1]),
                 r.alignment,
                 float(r.chance[m - 1]),
-                r.predictions[0].regime,
+                r.regime,
             )
         )
     return sheet("layers", "Every layer", names, rows)
+
+
+def _notes(layers: list[_Layer]) -> tuple[str, ...]:
+    """Name the layers that decide, and say what is to be expected of each regime."""
+    hidden = _hidden(layers)
+    if not hidden:
+        return ()
+    least, worst = min(hidden, key=_above), max(hidden, key=_curve_error)
+    found = [
+        f"Of the hidden layers {least.words} has the least overlap: {_above(least):.3g} times "
+        f"chance at k = {_predicted_peak(least)}.",
+        f"The prediction is furthest off in {worst.words}: by {_curve_error(worst):.2g} of the "
+        "mean overlap up to m.",
+    ]
+    for r in hidden:
+        if r.regime != "linear growth" and len(r.mean) >= r.num_outputs:
+            height = float(r.predicted[r.num_outputs - 1]) / r.alignment
+            found.append(
+                f"{r.words}: {r.regime}. Theorem F.1 holds up to k = {r.reach} of {r.num_outputs}; "
+                f"with other inputs counted, {height:.2f} (t₁·t₁')² is predicted at m."
+            )
+    return tuple(found)
+
+
+def _hidden(layers: list[_Layer]) -> list[_Layer]:
+    """Return the layers that Theorem F.1 is about."""
+    return [r for r in layers if not r.is_last and not r.group.partition(" (")[0].endswith("-BN")]
+
+
+def _above(layer: _Layer) -> float:
+    """Return the overlap at the predicted peak over chance."""
+    return float((layer.mean / layer.chance)[_predicted_peak(layer) - 1])
 
 
 def _predicted_peak(layer: _Layer) -> int:
@@ -312,7 +251,7 @@ def _measured(layers: list[_Layer], begin: str) -> dict[str, Measured]:
     at_m: dict[tuple[str, str], float] = {}
     for r in layers:
         network = r.group.partition(" (")[0]
-        stem = f"{begin}.{_slug(network)}.{r.layer}"
+        stem = f"{begin}.{slug(network)}.{r.layer}"
         m = r.num_outputs
         if len(r.mean) < m:
             continue
@@ -322,24 +261,40 @@ def _measured(layers: list[_Layer], begin: str) -> dict[str, Measured]:
             found[f"{stem}.flat"] = Measured(float(top.min() / top.max()))
             continue
         sd = r.spread(m)
-        found[f"{stem}.peak"] = Measured(r.peak() / m)
+        found[f"{stem}.peak"] = Measured(r.peak() / r.rank)
         found[f"{stem}.height"] = Measured(
             float(r.mean[m - 1]) / r.alignment, None if sd is None else sd / r.alignment
         )
-        found[f"{stem}.growth"] = Measured(_linearity(r.mean[:m]))
+        found[f"{stem}.growth"] = Measured(_linearity(r.mean[: r.rank]))
+        if (network, r.layer) == ("LeNet5", "fc2"):
+            found |= _exception(stem, r)
         if stem == "wu.f200x2.fc2":
             found[f"{stem}.early-peak.place"] = Measured(first_peak(r.mean))
             found[f"{stem}.early-peak.height"] = Measured(float(r.mean[8]), r.spread(9))
-    hidden = [r for r in layers if not r.is_last and not r.group.partition(" (")[0].endswith("-BN")]
+    hidden = _hidden(layers)
     if hidden:
         errors = [_curve_error(r) for r in hidden]
         found[f"{begin}.theorem-f1.curve"] = Measured(sum(errors) / len(errors))
-        above = [float((r.mean / r.chance)[_predicted_peak(r) - 1]) for r in hidden]
-        found[f"{begin}.overlap.above-chance"] = Measured(min(above))
+        found[f"{begin}.overlap.above-chance"] = Measured(min(_above(r) for r in hidden))
     normed = at_m.get(("LeNet5-BN", "fc1"))
     if normed is not None and ("LeNet5", "fc1") in at_m:
         found["wu.fig28.batchnorm.height"] = Measured(normed / at_m["LeNet5", "fc1"])
     return found
+
+
+def _exception(stem: str, layer: _Layer) -> dict[str, Measured]:
+    """Return the numbers on a layer for which Theorem F.1 ends at c − 1 = 9."""
+    m, peak = layer.num_outputs, layer.peak()
+    sd = layer.spread(peak)
+    return {
+        f"{stem}.late": Measured(peak / m),
+        f"{stem}.low": Measured(
+            float(layer.mean[peak - 1]) / layer.alignment,
+            None if sd is None else sd / layer.alignment,
+        ),
+        f"{stem}.bend": Measured(float(layer.mean[8] / (layer.mean[m - 1] * 9 / m))),
+        f"{stem}.early-peak": Measured(first_peak(layer.mean)),
+    }
 
 
 def _curve_error(layer: _Layer) -> float:
@@ -374,5 +329,5 @@ STUDY = Study(
         "paper": Setting((casts.LENET, casts.MLP, casts.LENET_BN), {"num_pairs": 260}),
     },
     measure=measure,
-    claims=_CLAIMS,
+    claims=OVERLAP,
 )

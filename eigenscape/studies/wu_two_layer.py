@@ -39,7 +39,8 @@ _CLAIMS = (
         "the same for rectified inputs",
         "→ 1",
         low=0.99,
-        why="Differs, and should: units fire with probabilities π_j that are not ½, and the limit "
+        why="As close to 1 as with Gaussian inputs.",
+        known="It should differ: units fire with probabilities π_j that are not ½, and the limit "
         "is 1/(1 + (2/π) arcsin(1/π)) = 0.829. See the errata.",
     ),
     Claim(
@@ -135,9 +136,9 @@ def _picture(curves: dict[str, FiniteWidthCurve]) -> Picture:
             Panel(gap, Axis("hidden units n", log=True), Axis("λ_c/λ_{c−1}", log=True)),
             Panel(space, Axis("hidden units n", log=True), Axis("overlap")),
         ),
-        shows="Left: the gap after c − 1 eigenvalues opens; dashed, the prediction without "
-        "sampling noise. Right: with rectified inputs the rows of W₂ must be scaled by how often "
-        "each unit fires.",
+        shows="Left: the gap after c − 1 eigenvalues opens; dashed, what the limit predicts from "
+        "the same drawn weights, so that both have the same bends. Right: with rectified inputs "
+        "the rows of W₂ must be scaled by how often each unit fires.",
     )
 
 

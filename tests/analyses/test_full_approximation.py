@@ -89,6 +89,42 @@ def test_every_number_is_that_of_the_formulas(matrix, batch_size) -> None:
     assert len(list(found.columns()["overlap"])) == 4
 
 
+def second_derivatives(model, x, names):
+    """Form the Hessian of the mean loss in some parameters, by double backward."""
+    loss = F.cross_entropy(model(x), torch.arange(len(x)) % 3)
+    chosen = [dict(model.named_parameters())[name] for name in names]
+    slopes = torch.autograd.grad(loss, chosen, create_graph=True)
+    entries = torch.cat([slope.flatten() for slope in slopes])
+    rows = [torch.autograd.grad(entry, chosen, retain_graph=True) for entry in entries]
+    return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+
+
+def test_stacked_convolutions_against_second_derivatives() -> None:
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Conv2d(2, 3, (2, 3), padding=(1, 0)), nn.ReLU(),
+                          nn.Conv2d(3, 4, 2, stride=(1, 2)), nn.ReLU(), nn.Flatten(),
+                          nn.Linear(16, 3)).double()  # fmt: skip
+    x = torch.randn(7, 2, 4, 5, dtype=torch.float64) + 1
+    found = full_approximation(made(model, x, batch_size=3), num_pairs=4)
+    # Biases move every position of a layer's output alike: their Hessian is E[M], shared.
+    M = second_derivatives(model, x, ["0.bias", "2.bias", "5.bias"])
+    seen = [F.unfold(x, (2, 3), padding=(1, 0)), F.unfold(model[:2](x), 2, stride=(1, 2))]
+    means = [patches.mean((0, 2)) for patches in seen] + [model[:5](x).mean(0)]
+    blocks = []
+    for mean, m in zip(means, (3, 4, 3), strict=True):
+        ones = torch.eye(m, dtype=torch.float64)
+        blocks.append(torch.cat([torch.kron(ones, mean.detach()[:, None]), ones]))
+    T = torch.block_diag(*blocks)
+    values, V = top(second_derivatives(model, x, [n for n, _ in model.named_parameters()]), 4)
+    torch.testing.assert_close(found.values, values)
+    sigma, U = top(M, 4)
+    torch.testing.assert_close(found.approximated, sigma * (T @ U).norm(dim=0) ** 2)
+    torch.testing.assert_close(found.overlaps[-1], overlap(V, T @ U))
+    lifted, E = top(T @ M @ T.T, 4)
+    torch.testing.assert_close(found.rescaled, lifted)
+    torch.testing.assert_close(found.rescaled_overlaps[-1], overlap(V, E))
+
+
 def test_constant_inputs_make_the_rescaled_one_exact_and_the_space_of_the_other() -> None:
     model = net()
     x = torch.randn(1, 4, dtype=torch.float64).expand(6, 4).contiguous()

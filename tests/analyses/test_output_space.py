@@ -66,9 +66,67 @@ def test_two_readings_agree_for_orthogonal_rows_and_linear_tails_are_exact(x) ->
 def test_gradients_of_a_linear_tail_are_its_weights(x) -> None:
     model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 4), nn.Linear(4, 3))
     risk = made(model, x)
-    first, second = (output_space_overlap(risk, "0", space=s) for s in ("weights", "gradients"))
-    torch.testing.assert_close(first.overlap, second.overlap)
-    torch.testing.assert_close(first.overlap_removed, second.overlap_removed)
+    first, second, third = (
+        output_space_overlap(risk, "0", space=s) for s in ("weights", "gradients", "firing")
+    )
+    for other in (second, third):
+        torch.testing.assert_close(first.overlap, other.overlap)
+        torch.testing.assert_close(first.overlap_removed, other.overlap_removed)
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_firing_rates_stand_between_the_weights(x, batch_size) -> None:
+    model = mlp(5, 7, 6, 3)
+    risk = made(model, x, batch_size=batch_size)
+    below = model[0](x)
+    rates = (below > 0).double().mean(0), (model[2](below.relu()) > 0).double().mean(0)
+    S = (model[4].weight * rates[1]) @ (model[2].weight * rates[0])
+    basis = torch.linalg.qr((S - S.mean(0)).detach().T[:, :2]).Q
+    M = KroneckerHessian(risk, "0").output_factor
+    top = torch.linalg.eigh(M).eigenvectors[:, -2:]
+    found = output_space_overlap(risk, "0", space="firing")
+    torch.testing.assert_close(found.overlap, float((top.T @ basis).square().sum()) / 2)
+    torch.testing.assert_close(found.values, torch.linalg.eigvalsh(M).flip(0))
+    assert abs(found.overlap - output_space_overlap(risk, "0").overlap) > 1e-3
+
+
+def test_lists_give_the_same_in_one_pass(x) -> None:
+    model = mlp(5, 7, 6, 3)
+    risk = made(model, x, batch_size=4)
+    layers, spaces = ("0", "2", "4"), ("weights", "firing", "gradients")
+    expected = {
+        (layer, space): output_space_overlap(risk, layer, space=space)
+        for layer in layers
+        for space in spaces
+    }
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    found = output_space_overlap(risk, layers, space=spaces)
+    assert found.keys() == expected.keys()
+    for key, record in expected.items():
+        assert (found[key].layer, found[key].space) == key
+        for name in ("overlap", "overlap_removed", "trace_share", "values"):
+            torch.testing.assert_close(getattr(found[key], name), getattr(record, name))
+    # Three batches, and looks at the first one: one for each layer and for each layer above it.
+    assert len(calls) == 3 + (1 + 2) + (1 + 1) + 1
+
+
+def test_inputs_by_keyword_and_in_place_activations_are_seen(x) -> None:
+    class Keyword(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.act, self.two = nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 3)
+
+        def forward(self, x):
+            return self.two(input=self.act(self.one(x)))
+
+    model = Keyword()
+    found = output_space_overlap(made(model, x), "one", space="firing")
+    rates = (model.one(x) > 0).double().mean(0)
+    S = (model.two.weight * rates).detach()
+    basis = torch.linalg.qr((S - S.mean(0)).T[:, :2]).Q
+    top = torch.linalg.eigh(KroneckerHessian(made(model, x), "one").output_factor).eigenvectors
+    torch.testing.assert_close(found.overlap, float((top[:, -2:].T @ basis).square().sum()) / 2)
 
 
 def test_a_convolution_has_gradients_but_no_chain() -> None:
@@ -91,6 +149,21 @@ def test_a_layer_narrower_than_the_classes_is_all_space(x) -> None:
     found = output_space_overlap(made(mlp(5, 2, 6), x, classes=6), "0")
     assert found.dimension == 2
     torch.testing.assert_close(found.overlap, 1.0)
+
+
+def test_a_layer_that_runs_twice_or_too_many_outputs_are_refused(x) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(5, 5)
+
+        def forward(self, x):
+            return self.one(torch.relu(self.one(x)))
+
+    with pytest.raises(UnsupportedModelError, match="does not run once"):
+        output_space_overlap(made(Twice(), x, classes=5), "one", space="gradients")
+    with pytest.raises(UnsupportedModelError, match="256 logits"):
+        output_space_overlap(made(mlp(5, 4, 300), x, classes=3), "0", space="gradients")
 
 
 class Skip(nn.Module):

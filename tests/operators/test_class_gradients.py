@@ -375,6 +375,40 @@ def test_streaming_takes_no_memory_of_means() -> None:
     assert 144 * n * 8 < live.peak < 190 * n * 8
 
 
+def test_a_hundred_classes_are_streamed() -> None:
+    """C² = 10⁴ means are more than this budget has; the parts are the same without them."""
+    C, N = 100, 137
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, C))
+    x, y = torch.randn(N, 4), torch.arange(N) ** 2 % C  # 22 classes of unequal sizes occur
+    risk = risk_of(model, x, y, batch_size=50)
+    n, budget = risk.space.size, 2**20
+    with Live() as live:
+        whole = ClassGradients(risk, max_bytes=budget)
+        product = summed(whole) @ (v := torch.randn(n, 2))
+    assert not whole.is_stored
+    assert live.peak < C * C * n * 8 / 10
+    expected = GaussNewton(risk).to_dense() @ v
+    close(product, expected, expected)
+    layer = ClassGradients(risk, "0", max_bytes=budget // 16)
+    assert not layer.is_stored
+    params = dict(model.named_parameters())
+    logits = lambda first, x: torch.func.functional_call(model, {**params, **first}, (x,))
+    first = {name: p for name, p in params.items() if name.startswith("0.")}
+    slopes = torch.func.vmap(torch.func.jacrev(logits), in_dims=(None, 0))(first, x)
+    J = torch.cat([part.flatten(2) for part in slopes.values()], 2).detach()
+    p = model(x).softmax(1).detach()
+    g = torch.einsum("ik,ika->ia", p, J)[:, None] - J  # Jᵀ(p − e_k)
+    dense = dense_parts(g, p / N, y)
+    G = sum(dense[part] for part in PARTS)
+    for part in (*PARTS, "global", "centred"):
+        multiplies(layer.part(part), dense[part], G)
+    values = torch.linalg.eigvalsh(dense["class"]).flip(0)
+    found = ClassGradients(risk, "0").eigenvalues("class")[: len(values)]
+    torch.testing.assert_close(found, values, rtol=1e-9, atol=1e-15)
+    with pytest.raises(TooLargeError, match="C² × C²: 8e\\+08 bytes"):
+        layer.eigenvalues("cross")
+
+
 def test_memory_is_the_means_once_and_one_class_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """By this count VGG11 of 28M parameters with 10 classes stays under 20 GB."""
     C = 7

@@ -84,6 +84,11 @@ def test_factors_of_convolutions(index: int) -> None:
     torch.testing.assert_close(K.output_factor, M)
     torch.testing.assert_close(K.input_factor, A)
     assert K.num_positions == patches.shape[1] > 1
+    # Parameters are (channels, inputs and kernel) and then biases: rows of the kron in that order.
+    m, n = len(M), len(A)
+    rows = torch.arange(m * n).reshape(m, n)
+    order = torch.cat([rows[:, :-1].flatten(), rows[:, -1]])
+    torch.testing.assert_close(K.to_dense(), torch.kron(M, A)[order][:, order])
 
 
 @pytest.mark.parametrize("layer", ["0", "2", "2.weight", "4"])

@@ -155,6 +155,17 @@ def test_layers_of_several_shapes_share_their_shifts() -> None:
     torch.testing.assert_close(M.matrix, es.GaussNewton(risk)["*.bias"].to_dense())
 
 
+def test_stacked_convolutions_have_the_second_derivatives_of_the_loss() -> None:
+    risk = risk_of(convolutional(), torch.randn(N, 2, 5, 7), batch_size=3)
+    M = OutputHessian(risk, kind="hessian")
+    full = dense(risk, [0, 2, 5], gauss_newton=False)
+    P = M.num_positions
+    sizes = [(3, P["0"]), (5, P["2"]), (CLASSES, 1)]
+    torch.testing.assert_close(M.matrix, shared(full, sizes))
+    # Behind ReLUs the cross blocks are the slopes of what lies between: they are not small.
+    assert float(M["0", "2"].to_dense().norm()) > 0.01 * float(M.matrix.norm())
+
+
 def test_top_pairs_are_those_of_the_matrix() -> None:
     M = OutputHessian(risk_of(fully_connected(), torch.randn(N, 5)), "2")
     pairs = M.top_pairs(4)

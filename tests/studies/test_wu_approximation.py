@@ -49,3 +49,18 @@ def test_batchnorm_is_compared_layer_by_layer(
     assert ours == pytest.approx(sum(gaps) / 2, abs=1e-5)
     H, K = both(shop.networks(TINY_BN), "fc2")
     assert known[TINY_BN.label, "fc2"] == pytest.approx(overlap(H, K, 9), abs=1e-4)
+
+
+def test_values_and_overlaps_are_drawn_apart(
+    ran: Callable[[str], StudyResult], tiny: Networks
+) -> None:
+    values, overlaps = ran(NAME).pictures[:2]
+    assert [panel.title for panel in values.panels] == list(LAYERS)
+    H, K = both(tiny, "fc2")
+    drawn = values.panels[1].marks
+    true = torch.linalg.eigvalsh(H).flip(0)
+    assert drawn[-1].y == pytest.approx(true[: len(drawn[-1].y)].tolist(), rel=1e-4)  # on top
+    assert drawn[0].hollow
+    assert drawn[0].y[0] == pytest.approx(float(torch.linalg.norm(K, 2)), rel=1e-4)
+    assert overlaps.panels[1].marks[0].y[8] == pytest.approx(overlap(H, K, 9), abs=1e-4)
+    assert [mark.label for mark in drawn] == ["kronecker", "ekfac", "best pair", "H"]

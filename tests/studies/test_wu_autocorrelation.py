@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from eigenscape.report import StudyResult
-from eigenscape.studies import STUDIES, Networks, Workshop
-from eigenscape.studies.wu_autocorrelation import _TABLES, _measured, _Row
+from eigenscape.studies import STUDIES, Networks, Setting, Workshop
+from eigenscape.studies.wu_autocorrelation import _TABLES, _measured, _Row, measure
 from tests.studies.conftest import TINY, TINY_BN, inputs_of, numbers_of
 
 NAME = "wu-autocorrelation"
@@ -29,7 +29,7 @@ def test_ratio_behind_batchnorm(ran: Callable[[str], StudyResult], shop: Worksho
 
 
 def test_every_layer_has_its_row(ran: Callable[[str], StudyResult], tiny: Networks) -> None:
-    summary, layers = ran(NAME).sheets
+    summary, layers, _ = ran(NAME).sheets
     rows = [
         dict(zip(layers.columns, row, strict=True))
         for row in zip(*layers.columns.values(), strict=True)
@@ -42,11 +42,47 @@ def test_every_layer_has_its_row(ran: Callable[[str], StudyResult], tiny: Networ
     for row in mine:
         found = spectrum(tiny, row["seed"], row["layer"])
         names = ("(v₁ᵀÊ[x])²", "λ₁/λ₂", "‖E[x]E[x]ᵀ‖/‖Σ‖")
-        assert [row[name] for name in names] == pytest.approx(found)
+        assert [row[name] for name in names] == pytest.approx(found, rel=1e-5)
     later = [row["λ₁/λ₂"] for row in mine if not row["first layer"]]
     place = summary.columns["network"].index(TINY.model)
     for name, reduce in (("mean", np.mean), ("min", min), ("max", max)):
-        assert summary.columns[f"λ₁/λ₂ {name}"][place] == pytest.approx(reduce(later))
+        ours = summary.columns[f"λ₁/λ₂ {name}"][place]
+        assert ours == pytest.approx(reduce(later), rel=1e-5)
+
+
+def test_ratios_along_training(ran: Callable[[str], StudyResult], tiny: Networks) -> None:
+    columns = ran(NAME).sheets[2].columns
+    assert set(columns["network"]) == {TINY.label}  # the others kept no epochs
+    assert list(zip(columns["epoch"], columns["layer"], strict=True)) == [
+        (epoch, layer) for epoch in (0, 1, 2) for layer in ("fc2", "fc3")
+    ]
+    for place, (epoch, layer) in enumerate(zip(columns["epoch"], columns["layer"], strict=True)):
+        runs = []
+        for seed in tiny.cast.seeds:
+            x = inputs_of(tiny, seed, layer, epoch).numpy()
+            values = np.linalg.eigvalsh(x.T @ x)
+            runs.append(values[-1] / values[-2])
+        assert columns["λ₁/λ₂"][place] == pytest.approx(np.mean(runs), rel=1e-5)
+        assert columns["sd over seeds"][place] == pytest.approx(np.std(runs, ddof=1), rel=1e-4)
+    (panel,) = ran(NAME).pictures[-1].panels
+    assert [label for _, label in panel.x.ticks] == ["0", "1", "2"]
+    assert panel.marks[1].label == "fc3"
+    assert panel.marks[1].y == pytest.approx(columns["λ₁/λ₂"][1::2], rel=1e-5)
+    assert not any("at hand" in note for note in ran(NAME).notes)
+
+
+def test_epochs_whose_weights_are_gone_are_left_out(empty_shop: Workshop) -> None:
+    networks = empty_shop.networks(TINY)
+    (networks.folder / "seed-1" / "epoch-0001.safetensors").unlink()
+    outcome = measure(Setting((TINY,)), empty_shop)
+    assert set(outcome.sheets[2].columns["epoch"]) == {0, 2}
+    assert outcome.notes == (f"Weights of {TINY.label} at epoch 1 are not at hand.",)
+
+
+def test_the_spread_is_a_standard_deviation() -> None:
+    rows = [row("LeNet5", "cifar10", "conv", ratio=ratio) for ratio in (3.0, 4.0, 8.0)]
+    found = _measured(rows)["wu.table7.lenet5-cifar10-conv.spectral-ratio"]
+    assert (found.ours, found.spread) == pytest.approx((5.0, np.std([3, 4, 8], ddof=1)))
 
 
 def row(model: str, data: str, kind: str, **changes: float) -> _Row:

@@ -3,8 +3,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from eigenscape.report import StudyResult
 from eigenscape.studies import STUDIES, Networks, Study, Workshop, run_study
-from eigenscape.studies.wu_correspondence import _diagonal, _own_claims
+from eigenscape.studies.wu_correspondence import _counted, _diagonal, _own_claims
 from tests.studies.conftest import TINY, block, inputs_of, numbers_of, top_vectors
 
 NAME = "wu-correspondence"
@@ -32,6 +33,27 @@ def test_likeness_of_both_patterns(
     ours = numbers_of(result)["wu.fig3.true-and-kronecker"]
     assert ours == pytest.approx(sum(found) / 2, abs=1e-4)
     assert len(result.pictures) == 3  # the last layer is drawn, and not part of the mean
+
+
+def test_four_matrices_are_drawn_and_counted_from_one(
+    ran: Callable[[str], StudyResult], tiny: Networks
+) -> None:
+    panels = ran(NAME).pictures[0].panels
+    assert [len(panel.marks[0].values[0]) for panel in panels] == [15] * 4
+    M = block(tiny, 0, "fc1.bias")
+    x = inputs_of(tiny, 0, "fc1")
+    h = top_vectors(torch.kron(M, x.T @ x / len(x)), 15).T.reshape(15, 12, 64)
+    expected = (h.mT @ torch.linalg.eigh(M).eigenvectors.flip(1)).square().sum(1).T
+    for found, row in zip(panels[3].marks[0].values, expected, strict=True):
+        assert found == pytest.approx(row.tolist(), abs=0.006)
+    assert panels[0].x.ticks[0] == (0.0, "1")
+    assert panels[0].y.downward
+
+
+def test_a_wide_layer_is_drawn_up_to_its_outputs() -> None:
+    axis = _counted("h_i", 120)
+    assert axis.ticks == tuple((float(n - 1), str(n)) for n in (1, 20, 40, 60, 80, 100, 120))
+    assert [text for _, text in _counted("v_j", 6).ticks] == ["1", "2", "3", "4", "5", "6"]
 
 
 def test_the_diagonal_and_its_neighbours_count() -> None:

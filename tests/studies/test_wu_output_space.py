@@ -4,18 +4,23 @@ import pytest
 import torch
 from torch import nn
 
+from eigenscape.analyses import output_space_overlap
 from eigenscape.data import DataSet
 from eigenscape.report import StudyResult
-from eigenscape.studies import STUDIES, Cast, Networks, Own, Study, Workshop, run_study
-from tests.studies.conftest import RECIPE, TINY, block, numbers_of, top_vectors
+from eigenscape.studies import STUDIES, Cast, Networks, Own, Setting, Study, Workshop, run_study
+from tests.studies.conftest import RECIPE, TINY, TINY_CONV, block, numbers_of, top_vectors
 
 NAME = "wu-output-space"
 
 
-def overlap(networks: Networks, seed: int, epoch: int) -> float:
+def overlap(networks: Networks, seed: int, epoch: int, *, firing: bool = False) -> float:
     """Return the overlap of fc1: the top of E[M] with the rows of W₃W₂ less their mean."""
     model = networks.model(seed, epoch)
-    S = (model.fc3.weight @ model.fc2.weight).detach()
+    x = networks.data.inputs.flatten(1)
+    below = model.fc1(x)
+    rates = [(below > 0).double().mean(0), (model.fc2(below.relu()) > 0).double().mean(0)]
+    first, second = rates if firing else [torch.ones_like(rate) for rate in rates]
+    S = ((model.fc3.weight * second) @ (model.fc2.weight * first)).detach()
     rows = torch.linalg.svd(S - S.mean(0)).Vh[:9].T
     top = top_vectors(block(networks, seed, "fc1.bias", epoch=epoch), 9)
     return float((top.T @ rows).square().sum() / 9)
@@ -23,11 +28,34 @@ def overlap(networks: Networks, seed: int, epoch: int) -> float:
 
 def test_first_layer(ran: Callable[[str], StudyResult], tiny: Networks) -> None:
     start, end = ([overlap(tiny, seed, epoch) for seed in (0, 1)] for epoch in (0, 2))
-    assert numbers_of(ran(NAME))["wu.sec4.4.initial"] == pytest.approx(sum(start) / 2)
+    rates = [overlap(tiny, seed, 0, firing=True) for seed in (0, 1)]
+    ours = numbers_of(ran(NAME))
+    assert ours["wu.sec4.4.initial.mlp"] == pytest.approx(sum(start) / 2)
+    assert ours["wu.sec4.4.initial.mlp.firing"] == pytest.approx(sum(rates) / 2)
     table = ran(NAME).sheets[0].columns
     assert table["network"][0] == TINY.label
     assert table["overlap at the minimum"][0] == pytest.approx(sum(end) / 2, rel=1e-5)
-    assert table["sd over seeds"][0] == pytest.approx(abs(end[0] - end[1]) / 2, rel=1e-4)
+    assert table["sd over seeds"][0] == pytest.approx(abs(end[0] - end[1]) / 2**0.5, rel=1e-4)
+    values = [torch.linalg.eigvalsh(block(tiny, s, "fc1.bias", epoch=2)).flip(0) for s in (0, 1)]
+    gap = sum(float(v[8] / v[9]) for v in values) / 2
+    assert table["λ_d/λ_{d+1} of E[M]"][0] == pytest.approx(gap, rel=1e-5)
+    assert table["λ_d/λ_{d+1} of E[M]"][2] is None  # of the last layer all others are zero
+
+
+def test_all_readings_of_s_stand_in_the_table(
+    ran: Callable[[str], StudyResult], tiny: Networks
+) -> None:
+    table = ran(NAME).sheets[0].columns
+    found = [output_space_overlap(tiny.risk(seed), "fc1", space="gradients") for seed in (0, 1)]
+    mean = sum(record.overlap for record in found) / 2
+    assert table["with E[∂z/∂output]"][0] == pytest.approx(mean, rel=1e-5)
+    less = [output_space_overlap(tiny.risk(seed), "fc1").overlap_removed for seed in (0, 1)]
+    assert table["R(S) less Sᵀ1"][0] == pytest.approx(sum(less) / 2, rel=1e-5)
+    panel = ran(NAME).pictures[0].panels[0]
+    assert [name for _, name in panel.x.ticks] == ["fc1", "fc2", "fc3"]
+    by_label = {mark.label: mark.y[0] for mark in panel.marks}
+    assert by_label["E[∂z/∂output], minimum"] == pytest.approx(mean, rel=1e-5)
+    assert by_label["weights, start"] == pytest.approx(table["at the start"][0], rel=1e-5)
 
 
 def test_last_layer(ran: Callable[[str], StudyResult]) -> None:
@@ -42,8 +70,14 @@ def test_the_papers_network_has_its_claims(
     monkeypatch.setitem(wu_output_space._TABLE, (TINY.model, TINY.data, "true"), (1.0, 1.0, 1.0))
     setting = small_study(NAME).settings["laptop"]
     measured = wu_output_space.measure(setting, shop).measured
-    stems = {f"wu.table10.f-12^2.digits.true.{layer}" for layer in ("fc1", "fc2", "fc3")}
+    stems = {f"wu.table10.f-12x2.digits.true.{layer}" for layer in ("fc1", "fc2", "fc3")}
     assert measured.keys() - {claim.id for claim in STUDIES[NAME].claims} == stems
+
+
+def test_every_column_of_table_10_has_claims() -> None:
+    ids = {claim.id for claim in STUDIES[NAME].claims}
+    assert sum(name.startswith("wu.table10.") for name in ids) == 8 * 3 + 1
+    assert "wu.table10.f-1500x3.cifar10.random.fc2" in ids
 
 
 class Gated(nn.Module):
@@ -62,4 +96,17 @@ def test_networks_without_a_chain_have_nothing_to_say(
     own = Own(lambda seed: Gated(), DataSet("x", x, (x[:, 0] > 0).long(), 2))
     cast = Cast("gated", "x", RECIPE, own=own)
     result = run_study(small_study(NAME), empty_shop, own=cast)
-    assert numbers_of(result).keys() <= {"wu.table10.last-layer", "wu.sec4.4.initial"}
+    assert numbers_of(result).keys() <= {
+        "wu.table10.last-layer",
+        "wu.sec4.4.initial.mlp",
+        "wu.sec4.4.initial.mlp.firing",
+    }
+
+
+def test_convolutions_are_left_out(shop: Workshop) -> None:
+    from eigenscape.studies import wu_output_space
+
+    table = wu_output_space.measure(Setting((TINY_CONV,)), shop).sheets[0].columns
+    names = table["layer"]
+    assert names
+    assert not any(name.startswith("conv") for name in names)

@@ -7,7 +7,7 @@ import torch
 from eigenscape.analyses import overlap_prediction
 from eigenscape.errors import InvalidArgumentError
 from eigenscape.studies import STUDIES, Networks, Study, Workshop, run_study
-from eigenscape.studies.wu_overlap import _Layer, _linearity, _measured, first_peak
+from eigenscape.studies.wu_overlap import _Layer, _linearity, _measured, _notes, first_peak
 from tests.studies.conftest import TINY, block, numbers_of, top_vectors
 
 NAME = "wu-overlap"
@@ -27,6 +27,7 @@ def test_overlaps(small_study: Callable[[str], Study], shop: Workshop, tiny: Net
     assert table["sd over pairs"] == (None,) * 3  # there is one pair
     curves = {layer: overlaps(tiny, layer, 15) for layer in table["layer"]}
     for i, (layer, m) in enumerate((("fc1", 12), ("fc2", 12), ("fc3", 10))):
+        assert table["rank of E[M]"][i] == m - (layer == "fc3")  # a softmax has rank c − 1
         assert table["overlap at m"][i] == pytest.approx(float(curves[layer][m - 1]), abs=1e-5)
     lines = [panel.marks[0] for panel in result.pictures[0].panels]
     assert lines[1].y == pytest.approx(curves["fc2"].tolist(), abs=1e-5)
@@ -51,14 +52,17 @@ def test_one_network_is_refused(small_study: Callable[[str], Study], shop: Works
 
 
 class Told:
-    overlaps, alignment, regime = torch.linspace(0.1, 0.9, 260), 0.5, "peak"
+    overlaps, alignment = torch.linspace(0.1, 0.9, 260), 0.5
+
+    def __init__(self, rank: int, reach: int = 3, regime: str = "delayed peak") -> None:
+        self.rank, self.reach, self.regime = rank, reach, regime
 
 
 def layer(group: str, name: str, m: int, last: bool = False, pairs: int = 3) -> _Layer:
     """Return a layer whose overlap rises to 0.4 at m, and falls from there."""
     rise = torch.minimum(torch.arange(1, 261) / m, m / torch.arange(1, 261))
     noise = torch.linspace(-0.1, 0.1, pairs)[:, None] if pairs > 1 else torch.zeros(1, 1)
-    return _Layer(group, name, m, 0.4 * rise + noise, (Told(),), last, 10**6)
+    return _Layer(group, name, m, 0.4 * rise + noise, (Told(m),), last, 10**6)
 
 
 def test_every_claim_can_be_measured_on_the_papers_networks() -> None:
@@ -75,6 +79,44 @@ def test_every_claim_can_be_measured_on_the_papers_networks() -> None:
     assert found["wu.lenet5.fc3.flat"].ours == pytest.approx(1 / 9)
     assert found["wu.fig28.batchnorm.height"].ours == pytest.approx(1.0)
     assert found["wu.f200x2.fc2.early-peak.height"].ours == pytest.approx(0.4 * 9 / 200)
+
+
+def test_a_layer_where_the_theorem_ends_at_nine() -> None:
+    """Overlap 0.02 k up to 9, then half as steep up to 100, with m = 84 and (t₁·t₁')² = 0.5."""
+    k = torch.arange(1.0, 261.0)
+    values = 0.02 * k.clamp(max=9) + 0.01 * (k - 9).clamp(0, 91) - 0.1 * (k - 100).clamp(0, 1)
+    found = _measured(
+        [_Layer("LeNet5 (cifar10)", "fc2", 84, values[None], (Told(84),), False, 10**9)], "wu.x"
+    )
+    assert found["wu.x.lenet5.fc2.late"].ours == pytest.approx(100 / 84)
+    assert found["wu.x.lenet5.fc2.low"].ours == pytest.approx(1.09 / 0.5)
+    assert found["wu.x.lenet5.fc2.bend"].ours == pytest.approx(0.18 / (0.93 * 9 / 84))
+    assert found["wu.x.lenet5.fc2.early-peak"].ours == 100  # a kink is no peak
+
+
+def test_dead_units_count_for_less() -> None:
+    """Two of three pairs have E[M] of rank 5, and the mean curve is straight up to there."""
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 4.0, 3.0]) / 10
+    told = (Told(5, 5, "early peak"), Told(6, 6, "linear growth"), Told(5, 5, "early peak"))
+    dead = _Layer("LeNet5 (cifar10)", "conv1", 6, values.repeat(3, 1), told, False, 10**6)
+    assert (dead.rank, dead.reach, dead.regime) == (5, 5, "early peak")
+    found = _measured([dead], "wu")
+    assert found["wu.lenet5.conv1.peak"].ours == 1.0
+    assert found["wu.lenet5.conv1.growth"].ours == pytest.approx(1.0)
+    assert found["wu.lenet5.conv1.height"].ours == pytest.approx(0.4 / 0.5)  # at m, as printed
+
+
+def test_the_layers_that_decide_are_named() -> None:
+    layers = [layer("LeNet5 (cifar10)", n, m) for n, m in (("fc1", 120), ("fc2", 84))]
+    layers += [layer("LeNet5 (cifar10)", "fc3", 10, last=True)]
+    least, worst, first, second = _notes(layers)
+    # The prediction peaks at 260, where 0.4 · m/260 is less for fc2; it is a tenth at the start.
+    assert "fc2 of LeNet5 (cifar10) has the least overlap" in least
+    assert "at k = 260" in least
+    assert "furthest off in" in worst
+    assert first.startswith("fc1 of LeNet5 (cifar10): delayed peak. Theorem F.1 holds up to k = 3")
+    assert f"{float(Told.overlaps[83]) / 0.5:.2f} (t₁·t₁')² is predicted" in second
+    assert _notes(layers[2:]) == ()
 
 
 def test_one_pair_has_no_spread() -> None:

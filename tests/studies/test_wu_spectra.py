@@ -8,9 +8,9 @@ from torch import nn
 from eigenscape.data import DataSet
 from eigenscape.errors import UnsupportedModelError
 from eigenscape.report import StudyResult
-from eigenscape.studies import STUDIES, Networks, Own, Study, Workshop, run_study
-from eigenscape.studies.wu_spectra import gap_place
-from tests.studies.conftest import TINY, TINY_RANDOM, block, inputs_of, numbers_of
+from eigenscape.studies import STUDIES, Networks, Own, Setting, Study, Workshop, run_study
+from eigenscape.studies.wu_spectra import gap_place, gap_size, measure
+from tests.studies.conftest import TINY, TINY_CONV, TINY_RANDOM, block, inputs_of, numbers_of
 
 NAME = "wu-spectra"
 
@@ -21,13 +21,14 @@ def output_values(networks: Networks, epoch: int) -> torch.Tensor:
 
 def test_gaps(ran: Callable[[str], StudyResult], tiny: Networks, shop: Workshop) -> None:
     ours = numbers_of(ran(NAME))
-    places = {}
+    places, sizes = {}, {}
     for epoch in (0, 1, 2):
         values = output_values(tiny, epoch)
-        ratios = (values[:-1] / values[1:].clamp_min(1e-300))[1:]
-        places[epoch] = int(ratios.argmax()) + 2
-    assert ours["wu.fig4a.initial.gap"] == places[0] - 10
-    assert ours["wu.fig4b.minimum.gap"] == places[2] - 10
+        ratios = values[:-1] / values[1:].clamp_min(1e-300)  # the first one after one eigenvalue
+        places[epoch] = int(ratios[1:].argmax()) + 2
+        sizes[epoch] = float(ratios[[8, 9]].max() / ratios[[5, 6, 7, 10]].max())
+    assert ours["wu.fig4a.initial.gap"] == pytest.approx(sizes[0], rel=1e-6)
+    assert ours["wu.fig4b.minimum.gap"] == pytest.approx(sizes[2], rel=1e-6)
     near = [place - 10 in (-1, 0) for place in places.values()]
     assert ours["wu.fig19.outliers-along"] == pytest.approx(sum(near) / 3)
     random, true = (output_values(n, 2) for n in (shop.networks(TINY_RANDOM), tiny))
@@ -48,7 +49,29 @@ def test_inputs_along_training(ran: Callable[[str], StudyResult], tiny: Networks
 
 
 def test_every_claim_is_measured(ran: Callable[[str], StudyResult]) -> None:
-    assert numbers_of(ran(NAME)).keys() == {claim.id for claim in STUDIES[NAME].claims}
+    claims = STUDIES[NAME].claims
+    assert numbers_of(ran(NAME)).keys() == {c.id for c in claims if "laptop" in c.scales}
+
+
+def test_the_followed_network_has_its_own_gaps(shop: Workshop) -> None:
+    outcome = measure(Setting((TINY, TINY_RANDOM, TINY_CONV)), shop)
+    assert outcome.measured.keys() == {claim.id for claim in STUDIES[NAME].claims}
+    conv = shop.networks(TINY_CONV)
+    layer = next(name for name in outcome.sheets[0].columns["layer of E[M]"])
+    values = torch.linalg.eigvalsh(block(conv, 0, f"{layer}.bias")).flip(0)
+    size = gap_size(values, (9, 10))
+    assert outcome.measured["wu.fig4b.minimum.gap.lenet5"].ours == pytest.approx(size, rel=1e-6)
+    assert len({picture.name for picture in outcome.pictures}) == 3
+
+
+def test_the_size_of_a_gap() -> None:
+    values = torch.tensor([80.0, 40.0, 20.0, 16.0, 4.0, 3.0, 2.0])
+    assert gap_size(values, (3, 4)) == pytest.approx(4 / 2)  # 16/4 over 80/40
+    assert gap_size(values, (4,)) == pytest.approx(4 / 2)
+    assert gap_size(values, (5, 6)) == pytest.approx((3 / 2) / 4)
+    assert gap_size(torch.arange(9.0, 0.0, -1.0).exp(), (1,)) == pytest.approx(1.0)
+    assert gap_size(values, (7, 8)) is None  # nothing follows
+    assert gap_size(values[:2], (1,)) is None  # nothing around
 
 
 def test_the_place_of_a_gap() -> None:
