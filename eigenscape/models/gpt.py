@@ -15,9 +15,11 @@ from eigenscape.models._family import COUNT, Family, ModelInfo, Shape
 
 
 class GPT(nn.Module):
-    """Token and position embeddings, pre-LayerNorm blocks of attention and MLP, an untied head.
+    """Token and position embeddings, pre-LayerNorm blocks of attention and MLP, a head.
 
-    Attention is written out as products and a softmax: fused kernels have no second derivative.
+    Attention is written out as products and a softmax: fused kernels have no second derivative. A
+    tied head reads tokens out by the matrix that embeds them, as GPT-2 does: the one parameter is
+    `embed.weight`.
 
     Examples:
         >>> net = GPT(context=5, vocabulary=11, num_blocks=1, width=8, num_heads=2)
@@ -26,7 +28,14 @@ class GPT(nn.Module):
     """
 
     def __init__(
-        self, *, context: int, vocabulary: int, num_blocks: int, width: int, num_heads: int
+        self,
+        *,
+        context: int,
+        vocabulary: int,
+        num_blocks: int,
+        width: int,
+        num_heads: int,
+        tied: bool = False,
     ) -> None:
         """Make the layers.
 
@@ -36,6 +45,7 @@ class GPT(nn.Module):
             num_blocks: Number of blocks.
             width: Entries of the residual stream; the MLP has four times as many units.
             num_heads: Attention heads; they divide the width.
+            tied: Whether embedding and head are one matrix.
 
         Raises:
             InvalidArgumentError: If they do not.
@@ -58,6 +68,8 @@ class GPT(nn.Module):
             self.add_module(f"b{i}-fc2", nn.Linear(4 * width, width))
         self.ln = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map token numbers (N, T) to the logits of each next token (N, T, vocabulary).
@@ -113,6 +125,7 @@ def _make(name: re.Match[str], shape: Shape, num_classes: int) -> nn.Module:
         num_blocks=int(name["blocks"]),
         width=int(name["width"]),
         num_heads=int(name["heads"]),
+        tied=name["tied"] is not None,
     )
 
 
@@ -120,16 +133,17 @@ FAMILIES = (
     Family(
         ModelInfo(
             pattern="GPT-mxnxh",
-            grammar="GPT-mxnxh",
-            examples=("GPT-2x64x4",),
+            grammar="GPT-mxnxh[-tied]",
+            examples=("GPT-2x64x4", "GPT-2x64x4-tied"),
             summary=(
                 "Decoder transformer with m blocks of width n and h heads, for tokens (N, T); "
-                "`input_shape` is (T,), `num_classes` the vocabulary."
+                "`input_shape` is (T,), `num_classes` the vocabulary. Tied, the head is the "
+                "embedding, and drawn as one."
             ),
             source="none: for blocks of a transformer's Hessian at small scale",
             layers="embed, position, b1-ln1, b1-qkv, b1-proj, b1-ln2, b1-fc1, b1-fc2, …, ln, head",
         ),
-        rf"GPT-(?P<blocks>{COUNT})x(?P<width>{COUNT})x(?P<heads>{COUNT})",
+        rf"GPT-(?P<blocks>{COUNT})x(?P<width>{COUNT})x(?P<heads>{COUNT})(?P<tied>-tied)?",
         _make,
     ),
 )

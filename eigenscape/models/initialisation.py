@@ -1,6 +1,7 @@
 """Initial weights from a seed, by one of the rules that the papers name.
 
-Embeddings are drawn from N(0, 0.02²) under every rule; normalisations start as the identity.
+Embeddings are drawn from N(0, 0.02²) under every rule, and so is a layer that is tied to one;
+normalisations start as the identity.
 """
 
 import math
@@ -44,9 +45,10 @@ def initialise(net: nn.Module, init: str, *, seed: int) -> None:
     draw = _RULES[require_choice(init, _RULES, "build(init=...)")]
     require_count(seed, "build(seed=...)", at_least=0, at_most=MAX_SEED)
     generator = torch.Generator().manual_seed(seed)
+    embeddings = {id(part.weight) for part in net.modules() if isinstance(part, nn.Embedding)}
     with torch.no_grad():
         for layer in net.modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d):
+            if isinstance(layer, nn.Linear | nn.Conv2d) and id(layer.weight) not in embeddings:
                 draw(layer.weight, layer.bias, generator)
             elif isinstance(layer, nn.Embedding):
                 nn.init.normal_(layer.weight, std=EMBEDDING_STD, generator=generator)

@@ -1,4 +1,4 @@
-"""The decoder transformer: sizes, causality, and attention against PyTorch's own."""
+"""The decoder transformer: sizes, causality, attention against PyTorch's own, and a tied head."""
 
 import pytest
 import torch
@@ -6,7 +6,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eigenscape import models
-from eigenscape.errors import InvalidArgumentError, ShapeError
+from eigenscape.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    SubstitutionWarning,
+    UnknownNameError,
+)
+from eigenscape.losses import CrossEntropy
+from eigenscape.operators import LayerHessian
+from eigenscape.risk import EmpiricalRisk
 
 T, VOCABULARY = 5, 11
 
@@ -62,6 +70,51 @@ def test_attention_agrees_with_that_of_pytorch() -> None:
     units = F.gelu(net.get_submodule("b1-fc1")(net.get_submodule("b1-ln2")(h)))
     h = h + net.get_submodule("b1-fc2")(units)
     torch.testing.assert_close(net(x), net.head(net.ln(h)))
+
+
+def test_a_tied_head_is_the_embedding_and_nothing_else_changes() -> None:
+    net, plain = gpt("GPT-2x8x2-tied"), gpt()
+    assert net.head.weight is net.embed.weight
+    assert [name for name, _ in net.named_children()] == [n for n, _ in plain.named_children()]
+    assert models.count_parameters(net) == models.count_parameters(plain) - 8 * 11
+    assert [name for name, _ in net.named_parameters()] == [
+        name for name, _ in plain.named_parameters() if name != "head.weight"
+    ]
+    # All is drawn from one generator, the head last: without it the others are the same.
+    for name, parameter in net.named_parameters():
+        assert torch.equal(parameter, plain.get_parameter(name))
+    x, seen = tokens(3, T), []
+    net.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    torch.testing.assert_close(net(x), seen[0] @ net.embed.weight.T)
+
+
+@pytest.mark.parametrize("init", ["pytorch", "xavier"])
+def test_a_tied_head_is_drawn_as_an_embedding(init: str) -> None:
+    net = models.build("GPT-1x40x2-tied", input_shape=(T,), num_classes=99, init=init)
+    assert net.head.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    plain = models.build("GPT-1x40x2", input_shape=(T,), num_classes=99, init=init)
+    assert plain.head.weight.std().item() > 0.08
+
+
+def test_the_block_of_a_tied_weight_has_both_uses() -> None:
+    net = gpt("GPT-1x4x2-tied")
+    with torch.no_grad():
+        net.embed.weight.mul_(20)  # at 0.02 second derivatives would all but vanish
+    x = tokens(3, T)
+    y = x.roll(-1, 1)
+    weight = net.embed.weight
+    loss = F.cross_entropy(net(x).flatten(0, 1), y.flatten())
+    (slope,) = torch.autograd.grad(loss, weight, create_graph=True)
+    rows = [torch.autograd.grad(s, weight, retain_graph=True)[0] for s in slope.reshape(-1)]
+    H = torch.stack([row.reshape(-1) for row in rows])
+    risk = EmpiricalRisk(net, CrossEntropy(), (x, y))
+    with pytest.warns(SubstitutionWarning, match=r"'embed.weight' is tied to 'head.weight'"):
+        block = LayerHessian(risk, "embed")
+    assert block.representation == "full"
+    torch.testing.assert_close(block.to_dense(), H, rtol=1e-9, atol=1e-12)
+    # The head has no parameter of its own: half of a block is never passed off as the whole.
+    with pytest.raises(UnknownNameError, match="parameters of its own"):
+        LayerHessian(risk, "head")
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

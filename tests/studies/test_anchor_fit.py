@@ -1,6 +1,4 @@
-import dataclasses
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,22 +7,27 @@ from eigenscape.data import DataSet
 from eigenscape.errors import DataError
 from eigenscape.models import build
 from eigenscape.report import StudyResult
-from eigenscape.representations import anchor_table, fit_anchors, output_states
-from eigenscape.studies import STUDIES, Cast, Study, Workshop, run_study
-from eigenscape.studies.anchor_fit import synthetic
+from eigenscape.representations import (
+    anchor_table,
+    embedding_diagnostics,
+    fit_anchors,
+    output_states,
+)
+from eigenscape.studies import STUDIES, Cast, Networks, Study, Workshop, anchor_fit, run_study
+from eigenscape.studies.anchor_fit import make_network, pairs, synthetic
 from tests.studies.conftest import numbers_of
 
 NAME = "thesis-anchor-fit"
 SIZES = {"num_contexts": 400, "num_words": 200}
-OF_CHARACTERS = {claim.id for claim in STUDIES[NAME].claims if "characters" in claim.id}
+OF_TEXT = {
+    claim.id for claim in STUDIES[NAME].claims if "characters" in claim.id or "pairs" in claim.id
+}
 
 
-def stand_in(cast: Cast) -> SimpleNamespace:
-    """A network and a text that need no file."""
-    draw = torch.Generator().manual_seed(0)
-    text = torch.randint(40, (cast.samples or 0, 16), generator=draw)
-    net = build(cast.model, input_shape=(16,), num_classes=40).double()
-    return SimpleNamespace(data=DataSet("characters", text, text, 40), model=lambda seed: net)
+def text(*_: object, **__: object) -> DataSet:
+    """A text that needs no file: 40 characters, and more than 300 pairs of them."""
+    windows = torch.randint(40, (120, 16), generator=torch.Generator().manual_seed(0))
+    return DataSet("characters", windows, windows.roll(-1), 40)
 
 
 def test_models_with_known_answers(ran: Callable[[str], StudyResult]) -> None:
@@ -42,41 +45,102 @@ def test_models_with_known_answers(ran: Callable[[str], StudyResult]) -> None:
     assert both / one < 0.05
 
 
-def test_the_character_model(
+def test_the_models_of_a_text(
     empty_shop: Workshop, small_study: Callable[[str], Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    monkeypatch.setattr(Workshop, "networks", lambda _, cast: asked.append(cast) or stand_in(cast))
-    ours = numbers_of(run_study(small_study(NAME), empty_shop))
-    assert [(cast.model, cast.data, cast.samples) for cast in asked] == [
-        ("GPT-1x8x2", "characters", 8)
-    ]
-    made = stand_in(asked[0])
-    found = output_states(made.model(0), made.data.inputs[:4], head="head")
-    table = anchor_table(found.states, found.embedding, num_top=(0, 10, 30), ridge=1e-9)
-    bulk, falls = table.mse[1] / table.mse[0], table.mse[2] / table.mse[1]
-    assert ours["thesis.table3.1.characters.bulk"] == pytest.approx(bulk)
-    assert ours["thesis.fig3.1.characters.falls"] == pytest.approx(falls)
-    share = table.mse[1] / table.variance[1]
-    assert ours["thesis.fig3.3.characters.linear"] == pytest.approx(share)
+    trained: dict[tuple[str, str], Networks] = {}
+    train = Workshop.networks
+
+    def keep(shop: Workshop, cast: Cast) -> Networks:
+        trained[cast.data, cast.model.partition(", ")[2]] = made = train(shop, cast)
+        return made
+
+    monkeypatch.setattr(anchor_fit, "load", text)
+    monkeypatch.setattr(Workshop, "networks", keep)
+    result = run_study(small_study(NAME), empty_shop)
+    heads = ("tied head", "untied, small head", "untied head")
+    assert trained.keys() == {
+        (data, head) for data in ("characters", "pairs of characters") for head in heads
+    }
+    ours = numbers_of(result)
     assert ours.keys() == {claim.id for claim in STUDIES[NAME].claims}
+    for data, kind, k in (("pairs of characters", "pairs", 100), ("characters", "characters", 10)):
+        networks = trained[data, "tied head"]
+        assert networks.cast.seeds == (0, 1)
+        shares, cosines = [], []
+        for seed in (0, 1):
+            net = networks.model(seed)
+            assert net.head.weight is net.embed.weight  # also after it was written and read
+            found = output_states(net, networks.data.inputs[:4].long(), head="head")
+            table = anchor_table(found.states, found.embedding, num_top=(k,), ridge=1e-9)
+            shares.append(table.mse[0] / table.variance[0])
+            cosines.append(embedding_diagnostics(found.embedding).mean_cosine)
+        assert ours[f"thesis.fig3.3.{kind}.linear"] == pytest.approx(sum(shares) / 2)
+        assert ours[f"thesis.figb.2.{kind}.cosine"] == pytest.approx(sum(cosines) / 2)
+
+
+def test_figures_and_tables_of_a_text(
+    empty_shop: Workshop, small_study: Callable[[str], Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anchor_fit, "load", text)
+    result = run_study(small_study(NAME), empty_shop)
+    found = {picture.name: picture for picture in result.pictures}
+    assert {name: len(picture.panels) for name, picture in found.items()} == {
+        "anchors": 2,
+        "embedding": 3,
+        "partitions": 3,
+    }
+    labels = [mark.label for mark in found["anchors"].panels[0].marks if mark.label]
+    assert "two kinds, two anchors" in labels
+    assert "pairs, tied" in labels
+    for panel in found["partitions"].panels:
+        whole, bulk = panel.marks
+        assert sum(whole.heights) == sum(bulk.heights) == 4 * 16  # every context once
+        assert max(bulk.edges) < max(whole.edges)  # less is in it
+    cosines = found["embedding"].panels[2].marks[0]
+    assert sum(cosines.y) * (cosines.x[1] - cosines.x[0]) == pytest.approx(1.0, rel=1e-3)
+    table = {sheet.name: sheet for sheet in result.sheets}["heads"].columns
+    assert table["text as"] == ("pairs",) * 4 + ("characters",) * 4  # two seeds of the tied head
+    assert set(table["words"][4:]) == {40}
+
+
+def test_pairs_are_the_text_read_two_by_two() -> None:
+    data = text()
+    found = pairs(data)
+    stream = data.inputs.reshape(-1)
+    spelled = sorted({(int(a), int(b)) for a, b in stream.reshape(-1, 2)})
+    assert found.num_classes == len(spelled)
+    assert found.inputs.shape == found.targets.shape == (59, 16)  # the last has no next one
+    again = [character for word in found.inputs.reshape(-1).tolist() for character in spelled[word]]
+    assert again == stream[: len(again)].tolist()
+    assert torch.equal(found.targets.reshape(-1)[:-1], found.inputs.reshape(-1)[1:])
+
+
+def test_heads_differ_in_nothing_else() -> None:
+    nets = {head: make_network("GPT-1x8x2", head, text(), 3) for head in anchor_fit._HEADS}
+    assert nets["tied"].head.weight is nets["tied"].embed.weight
+    plain, small = nets["untied"].head.weight, nets["untied, small"].head.weight
+    assert small.std().item() == pytest.approx(nets["untied"].embed.weight.std().item())
+    torch.testing.assert_close(small / small.norm(), plain / plain.norm())
+    assert plain.std() > 5 * small.std()
+    for name, parameter in nets["tied"].named_parameters():
+        assert all(torch.equal(net.get_parameter(name), parameter) for net in nets.values())
 
 
 def test_without_the_text_it_says_so(
     empty_shop: Workshop, small_study: Callable[[str], Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(shop: Workshop, cast: Cast) -> None:
+    def missing(*_: object, **__: object) -> None:
         raise DataError("There is no text.")
 
-    monkeypatch.setattr(Workshop, "networks", missing)
+    monkeypatch.setattr(anchor_fit, "load", missing)
     result = run_study(small_study(NAME), empty_shop)
-    assert result.notes[-1] == "The character model was left out: There is no text."
+    assert result.notes[-1] == "The models of text were left out: There is no text."
     status = {f.id: f.status for f in result.findings}
-    assert {id for id, word in status.items() if word == "not run"} == OF_CHARACTERS
+    assert {id for id, word in status.items() if word == "not run"} == OF_TEXT
 
 
-def test_the_laptops_network_can_be_built() -> None:
+def test_the_networks_can_be_built_and_the_sizes_are_measured() -> None:
     for setting in STUDIES[NAME].settings.values():
-        options = dataclasses.replace(setting).options
-        build(options["model"], input_shape=(64,), num_classes=65)
-        assert {10, 30} <= set(options["num_top"])
+        build(f"{setting.options['model']}-tied", input_shape=(64,), num_classes=65)
+        assert {0, 10, 100, 300} <= set(setting.options["num_top"])
