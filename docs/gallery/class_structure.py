@@ -18,7 +18,8 @@ def build(seed):
 
 recipe = Recipe(epochs=12, batch_size=32, optimizer=SGD(0.1, momentum=0.9, weight_decay=5e-4))
 trained = fit(build, data, recipe, seeds=(0,), device="cpu")
-risk = es.EmpiricalRisk(trained.load_into(build(0), 0).eval(), es.CrossEntropy(), data)
+model = trained.load_into(build(0), 0).eval()
+risk = es.EmpiricalRisk(model, es.CrossEntropy(), data)
 print(f"loss {risk.value():.4f}")
 
 gradients = es.ClassGradients(risk, "fc3.weight")
@@ -66,3 +67,30 @@ ax.axhline(1.0, ls=":", color="gray")
 ax.set(xlabel="index", ylabel="class eigenvalues / bulk")
 ax.legend()
 figure.savefig("gallery-class-depth.png", dpi=120)
+
+spectra = es.kronecker_spectra(risk, "fc3.weight")
+for count in (C, C * C):
+    kfac, cfac = spectra.kronecker_distances[count - 1], spectra.class_distances[count - 1]
+    print(f"{count:3} largest: KFAC is off by {kfac:.2f}, CFAC by {cfac:.2f}")
+
+W, inside = model.get_parameter("fc3.weight").detach(), seen["fc3"]
+true = inside.errors[torch.arange(len(inside.classes)), inside.classes]
+end = -true.T @ inside.features
+print(f"cosine of W and that end: {(W * end).sum() / (W.norm() * end.norm()):.2f}")
+
+errors, inputs = (es.class_structure(v, classes=inside.classes) for v in (true, inside.features))
+between = errors.product_with(inputs)
+
+
+def without(part):
+    """Return W with the C leading singular directions of a part projected out on both sides."""
+    U, _, Vt = torch.linalg.svd(part)
+    P, Q = (torch.eye(24, dtype=W.dtype) - F @ F.T for F in (U[:, :C], Vt[:C].T))
+    return P @ W @ Q
+
+
+chance = torch.randn(24, 24, generator=torch.Generator().manual_seed(0), dtype=W.dtype)
+sizes = torch.linalg.svdvals(W)
+print(f"W has {sizes[0]:.2f} to {sizes[C - 1]:.2f}, then {sizes[C]:.2f}")
+for name, part in {"classes": between, "random directions": chance}.items():
+    print(f"without {name}: {torch.linalg.svdvals(without(part))[0]:.2f}")

@@ -27,6 +27,7 @@ NUM_STEPS, NUM_PROBES = 256, 4
 LONG_STEPS = 128  # as in App. D.2
 TOLERANCE = 1e-4
 _POINTS = 400
+_BULK_WIDTH = 0.15  # decades: wider than the distance of neighbours, narrower than a bulk
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +50,19 @@ class Spectrum:
     size: int
     num_products: int
 
-    def bulk_mean(self) -> float:
-        """Return the mean |λ| of all eigenvalues but the top ones."""
-        return float((self.counts * self.nodes.abs()).sum() / self.counts.sum())
+    def bulk_mean(self, skip: int = 0) -> float:
+        """Return the mean |λ| of all eigenvalues but the top ones.
+
+        Args:
+            skip: Leave out so many more, the largest. A node may be left out in part.
+
+        Returns:
+            The mean.
+        """
+        nodes, order = self.nodes.sort(descending=True)
+        counts = self.counts[order]
+        counts = torch.minimum(counts, (counts.cumsum(0) - skip).clamp_min(0.0))
+        return float((counts * nodes.abs()).sum() / counts.sum())
 
     def bulk_rms(self) -> float:
         """Return the root of the mean λ² of all eigenvalues but the top ones."""
@@ -68,15 +79,23 @@ class Spectrum:
         Returns:
             A curve, and points at the height that one eigenvalue has.
         """
-        single = 1.0 / (self.size * width * math.sqrt(2.0 * math.pi))
+        single = self._single(width)
         ends = float(self.nodes.min()) - 4 * width, float(self.nodes.max()) + 4 * width
-        grid = torch.linspace(*ends, _POINTS, dtype=torch.float64)
-        y = _smooth(grid, self.nodes, self.counts, width) / self.size
-        y = torch.where(y > 1e-2 * single, y, 0.0)  # zeros leave gaps
         return [
-            Line(rounded(grid, 5), rounded(y, 4), colour, label),
+            self.line(colour, label, width, ends),
             Points(rounded(self.top), [single] * len(self.top), colour, stem=1e-2 * single),
         ]
+
+    def line(self, colour: str, label: str | None, width: float, ends: tuple[float, float]) -> Line:
+        """Return the share of eigenvalues per unit of λ between two ends, without the top ones."""
+        grid = torch.linspace(*ends, _POINTS, dtype=torch.float64)
+        y = _smooth(grid, self.nodes, self.counts, width) / self.size
+        y = torch.where(y > 1e-2 * self._single(width), y, 0.0)  # zeros leave gaps
+        return Line(rounded(grid, 5), rounded(y, 4), colour, label)
+
+    def _single(self, width: float) -> float:
+        """Return the height of one eigenvalue."""
+        return 1.0 / (self.size * width * math.sqrt(2.0 * math.pi))
 
     def log_curve(self, low: float, high: float, width: float = 0.07) -> tuple[Tensor, Tensor]:
         """Return how many eigenvalues there are per decade of |λ|, top ones included.
@@ -93,6 +112,30 @@ class Spectrum:
         counts = torch.cat([self.counts, torch.ones_like(self.top)])
         grid = torch.linspace(math.log10(low), math.log10(high), _POINTS, dtype=torch.float64)
         return 10.0**grid, _smooth(grid, nodes, counts, width)
+
+    def num_bulks(self) -> int:
+        """Count the separate bulks along log λ, down to 10⁻⁵ of the largest eigenvalue.
+
+        A bulk ends where its density has fallen to half of its peak, and another begins where it
+        has doubled again. Less than two eigenvalues at one place are no bulk.
+
+        Returns:
+            The number.
+        """
+        high = float(self.top[0])
+        _, y = self.log_curve(1e-5 * high, 10.0 * high, _BULK_WIDTH)
+        least = 2.0 / (_BULK_WIDTH * math.sqrt(2.0 * math.pi))
+        found, peak, valley = 0, 0.0, 0.0  # what is cut off on the left counts
+        for height in y.tolist():
+            if peak == 0.0:  # in a valley
+                valley = min(valley, height)
+                if height >= max(least, 2.0 * valley):
+                    found, peak = found + 1, height
+            elif height < 0.5 * peak:
+                peak, valley = 0.0, height
+            else:
+                peak = max(peak, height)
+        return found
 
 
 def _smooth(grid: Tensor, nodes: Tensor, counts: Tensor, width: float) -> Tensor:
@@ -162,12 +205,13 @@ def gradient_parts(
 
 
 def held_out_risk(workshop: Workshop, networks: Networks, seed: int) -> EmpiricalRisk | None:
-    """Return the risk on the test data; None for a reader's own network, which has none."""
-    if networks.cast.own is not None:
+    """Return the risk on the test data; None for a reader's own network without any."""
+    if networks.cast.own is not None and networks.cast.own.test is None:
         return None
+    model = networks.model(seed)
+    dtype = next(model.parameters()).dtype
     data = networks.cast.load(split="test", folder=workshop.data_dir)
-    data = data.to(workshop.device, torch.float64)
-    return EmpiricalRisk(networks.model(seed), CrossEntropy(), data)
+    return EmpiricalRisk(model, CrossEntropy(), data.to(workshop.device, dtype))
 
 
 def total_trace(risk: EmpiricalRisk) -> float:

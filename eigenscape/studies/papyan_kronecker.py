@@ -10,15 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from eigenscape.analyses import KroneckerSpectra, kronecker_spectra
 from eigenscape.losses import CrossEntropy
+from eigenscape.progress import Ticker
 from eigenscape.report import Axis, Mark, Panel, Picture, Points, Rule, Sheet
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies import papyan_casts as casts
 from eigenscape.studies._draw import curve, rounded
 from eigenscape.studies._tables import sheet
 from eigenscape.studies.claim import Claim, Measured
+from eigenscape.studies.papyan_layers import WIDE_MLP
 from eigenscape.studies.portrait import matrix_layers
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Networks, Workshop
@@ -26,10 +29,12 @@ from eigenscape.studies.workshop import Networks, Workshop
 _MUCH = "“Much better” is no number; half the distance is."
 _CLOSER = "Below 1 CFAC is closer."
 _OUTLIERS = (
-    "On digits CFAC is too large all along by nearly the same factor, 1.2 to 1.7, as its trace is: "
-    "within a class the samples in doubt have large errors and short features, of which a product "
-    "of means knows nothing. KFAC has that mistake too, but spreads its outliers over C² products, "
-    "and at the top the two cancel."
+    "On digits, with 32 units and 60 epochs, CFAC is too large all along by nearly the same "
+    "factor, 1.2 to 1.7, as its trace is: within a class the samples in doubt have large errors "
+    "and short features, of which a product of means knows nothing. KFAC has that mistake too, but "
+    "spreads its outliers over C² products, and at the top the two cancel. With 96 units and 150 "
+    "epochs they do not: in the deeper half CFAC's outliers are 1.1 to 1.4 times as large as G's, "
+    "KFAC's 0.5 to 0.9 times, and the ratio is 0.28 in the last hidden layer, 0.35 over the half."
 )
 _CLAIMS = (
     Claim(
@@ -38,7 +43,8 @@ _CLAIMS = (
         "distance of CFAC from G over that of KFAC, C largest eigenvalues, last hidden layer",
         "CFAC's outliers align, KFAC's do not",
         high=0.5,
-        why=f"{_MUCH} {_OUTLIERS}",
+        why=_MUCH,
+        known=_OUTLIERS,
     ),
     Claim(
         "papyan.fig11.mini-bulk",
@@ -55,7 +61,8 @@ _CLAIMS = (
         "the hidden layers",
         "CFAC aligns much better in deep layers",
         high=1.0,
-        why=f"{_CLOSER} {_OUTLIERS}",
+        why=_CLOSER,
+        known=_OUTLIERS,
     ),
     Claim(
         "papyan.fig12.deep.shifted",
@@ -125,7 +132,7 @@ class _Network:
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Compare the spectra of every layer of every network."""
     found = [
-        _look(networks, seed, setting)
+        _look(networks, seed, setting, workshop)
         for networks in casts.best_of(workshop, setting.casts)
         for seed in networks.cast.seeds
     ]
@@ -137,13 +144,15 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     return Outcome(_measured(found), tuple(pictures), (_sheet(found),), (), products)
 
 
-def _look(networks: Networks, seed: int, setting: Setting) -> _Network:
+def _look(networks: Networks, seed: int, setting: Setting, workshop: Workshop) -> _Network:
     data, samples = networks.data, setting.options["samples"]
     if samples is not None and samples < data.num_samples:
         data = data.take(samples, seed=0)
     risk = EmpiricalRisk(networks.model(seed), CrossEntropy(), data)
-    layers = []
-    for layer in matrix_layers(risk):
+    layers: list[KroneckerSpectra] = []
+    names = matrix_layers(risk)
+    ticker = Ticker(workshop.progress, f"layers of {networks.cast.label}", len(names))
+    for layer in names:
         weight = f"{layer}.weight"
         q, C = risk.restricted([weight]).space.size, networks.data.num_classes or 2
         layers.append(
@@ -155,6 +164,7 @@ def _look(networks: Networks, seed: int, setting: Setting) -> _Network:
             )
         )
         layers[-1].status.warn()
+        ticker.tick(len(layers))
     return _Network(networks.cast.label, networks.cast.data, seed, tuple(layers))
 
 
@@ -286,16 +296,19 @@ def _spectra_panel(found: KroneckerSpectra) -> Panel:
 def _distance_picture(network: _Network) -> Picture:
     panels = []
     for found in network.hidden:
+        ends = found.num_classes, found.num_classes**2
         marks: list[Mark] = [
             curve(found.kronecker_distances, "gauss_newton", "KFAC"),
             curve(found.class_distances, "residual", "CFAC"),
-            Rule(found.num_classes, "C"),
+            Rule(ends[0], "C"),
         ]
-        if len(found.values) >= found.num_classes**2:
-            marks.append(Rule(found.num_classes**2, "C²"))
-        panels.append(
-            Panel(marks, Axis("j", log=True), Axis("distance from G"), _name(found)),
-        )
+        if len(found.values) >= ends[1]:
+            marks.append(Rule(ends[1], "C²"))
+        highest = float(torch.cat([found.kronecker_distances, found.class_distances]).max())
+        # Room for the names of the rules, which stand at the top, left of them.
+        x = Axis("j", log=True, limits=(0.9, 1.3 * len(found.values)))
+        y = Axis("distance from G", limits=(0.0, 1.2 * (highest or 1.0)))
+        panels.append(Panel(marks, x, y, _name(found)))
     return Picture(
         f"distances-{_slug(network)}",
         f"Distance from G in the j largest eigenvalues, {network.label}",
@@ -352,7 +365,10 @@ STUDY = Study(
     title="Does one Kronecker product for each class have a layer's spectrum better than one?",
     settings={
         "laptop": Setting(
-            (casts.DIGITS_MLP,), {"samples": None, "num_values": None, "max_exact": 2048}
+            (casts.DIGITS_MLP, *WIDE_MLP),
+            {"samples": None, "num_values": None, "max_exact": 2048},
+            note="Of two networks the one that agrees less is judged. The second, which "
+            "`papyan-layers` has too, was added after the first run.",
         ),
         "paper": Setting(
             casts.MLP,

@@ -79,8 +79,9 @@ _CLAIMS = (
         "1",
         low=0.9,
         high=1.1,
-        why=f"{_TENTH} The theorem's probabilities are the same for all samples of a class. Those "
-        "of a regression are not: samples in doubt, which count most, have small margins, and only "
+        why=_TENTH,
+        known="The theorem's probabilities are the same for all samples of a class. Those of a "
+        "regression are not: samples in doubt, which count most, have small margins, and only "
         "C − 1 eigenvalues stand out.",
     ),
     Claim(
@@ -90,8 +91,9 @@ _CLAIMS = (
         "1",
         low=0.9,
         high=1.1,
-        why=f"{_TENTH} A calibrated regression has α/(C − 1) there, where the theorem has that "
-        "times 2 − αC/(C − 1), up to twice as much.",
+        why=_TENTH,
+        known="A calibrated regression has α/(C − 1) there, where the theorem has that times "
+        "2 − αC/(C − 1), up to twice as much.",
     ),
     Claim(
         "papyan.s8.corrected.outliers",

@@ -47,6 +47,32 @@ def test_parts_take_a_matrix_that_is_there(networks: Networks) -> None:
     torch.testing.assert_close(whole.hessian_parts(risk)["G"].to_dense(), G.to_dense())
 
 
+def test_more_eigenvalues_may_be_left_out() -> None:
+    values = torch.tensor([9.0, -8.0, 4.0, 3.0, -2.0, 1.0])
+    found = whole.take_spectrum(Dense(torch.diag(values)), 1)
+    assert found.bulk_mean() == pytest.approx((8 + 4 + 3 + 2 + 1) / 5)
+    assert found.bulk_mean(skip=2) == pytest.approx((8 + 2 + 1) / 3)  # without 4 and 3
+    # A node that stands for two, of which one is left out.
+    lumped = whole.Spectrum(
+        torch.tensor([9.0]), torch.tensor([1.0, 5.0]), torch.tensor([3.0, 2.0]), 1.0, 6, 0
+    )
+    assert lumped.bulk_mean(skip=1) == pytest.approx((5 + 3) / 4)
+
+
+@pytest.mark.parametrize(
+    ("middles", "number"), [((0.0, -2.0, -4.0), 3), ((0.0, -0.3, -0.6), 1), ((0.0, -2.0, -9.0), 2)]
+)
+def test_bulks_are_counted(middles: tuple[float, ...], number: int) -> None:
+    spread = torch.linspace(-0.3, 0.3, 40, dtype=torch.float64)
+    values = 10 ** torch.cat([middle + spread for middle in middles])  # 10⁻⁹ is too small to count
+    assert whole.take_spectrum(Dense(torch.diag(values)), 5).num_bulks() == number
+
+
+def test_a_single_eigenvalue_is_no_bulk() -> None:
+    values = torch.cat([torch.tensor([100.0]), torch.linspace(0.5, 1.0, 40)]).double()
+    assert whole.take_spectrum(Dense(torch.diag(values)), 1).num_bulks() == 1
+
+
 def test_curves_hold_every_eigenvalue() -> None:
     values = torch.logspace(-3, 1, 40, dtype=torch.float64)
     found = whole.take_spectrum(Dense(torch.diag(values)), 3)
@@ -56,6 +82,9 @@ def test_curves_hold_every_eigenvalue() -> None:
     area = torch.trapezoid(torch.tensor(line.y), torch.tensor(line.x))
     assert float(area) == pytest.approx(37 / 40, rel=1e-2)
     assert stems.y[0] == pytest.approx(1 / (40 * 0.2 * math.sqrt(2 * math.pi)))
+    zoomed = found.line("first", None, 0.2, (-0.5, 0.5))
+    assert (zoomed.x[0], zoomed.x[-1]) == (-0.5, 0.5)
+    assert max(zoomed.y) == pytest.approx(max(line.y), rel=1e-2)  # most are near zero
 
 
 def test_parts_add_up_and_traces_agree(networks: Networks) -> None:

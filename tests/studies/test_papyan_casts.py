@@ -1,10 +1,22 @@
 import dataclasses
 
 import pytest
+import torch
+from torch import nn
 
 from eigenscape.errors import EmptySelectionError
 from eigenscape.studies import Networks, Workshop
-from eigenscape.studies.papyan_casts import MLP, RATES, VGG, VGG_SIZES, best_of, grid
+from eigenscape.studies.papyan_casts import (
+    DIGITS_MLP,
+    MLP,
+    RATES,
+    SMALL,
+    SMALL_SIZES,
+    VGG,
+    VGG_SIZES,
+    best_of,
+    grid,
+)
 from tests.studies.conftest import TINY, TINY_CONV
 
 
@@ -63,3 +75,18 @@ def test_without_test_data_the_loss_decides(
 def test_no_casts_are_refused(shop: Workshop) -> None:
     with pytest.raises(EmptySelectionError, match="a cast or more"):
         best_of(shop, ())
+
+
+def test_batch_norm_stands_before_relu() -> None:
+    """Footnote 4: what goes into the next layer has no negative entries, as it has after a norm."""
+    for cast in (SMALL[0], SMALL_SIZES[0], DIGITS_MLP):
+        data = cast.load()
+        network = cast.build(0, data)
+        names = dict(network.named_modules())
+        assert isinstance(names["bn-fc1"], nn.BatchNorm1d)
+        seen: list[torch.Tensor] = []
+        names["fc2"].register_forward_pre_hook(
+            lambda _, inputs, seen=seen: seen.append(inputs[0].detach())
+        )
+        network(data.inputs)
+        assert float(seen[0].min()) == 0.0 < float(seen[0].max())

@@ -4,9 +4,12 @@ import math
 import pytest
 import torch
 
+from eigenscape.losses import CrossEntropy
 from eigenscape.operators import ClassGradients, GaussNewton
 from eigenscape.report import StudyResult
-from eigenscape.studies import STUDIES, Cast, Networks, Setting, Workshop, run_study
+from eigenscape.risk import EmpiricalRisk
+from eigenscape.studies import STUDIES, Cast, Networks, Own, Setting, Workshop, run_study
+from eigenscape.studies.papyan_dynamics import _along, _class_levels
 from tests.studies.conftest import numbers_of
 from tests.studies.test_papyan_spectra import NARROW
 
@@ -61,6 +64,77 @@ def test_levels_and_what_becomes_of_them(result: StudyResult, shop: Workshop) ->
     assert ours["papyan.fig6.class-distance"] == pytest.approx(spans[0] / spans[1], rel=1e-6)
 
 
+def test_medians_are_those_of_dense_parts(result: StudyResult, shop: Workshop) -> None:
+    found = ClassGradients(shop.networks(cast(60)).risk(1, 2))
+    values = {
+        name: torch.linalg.eigvalsh(found.part(name).to_dense()).flip(0)
+        for name in ("class", "cross", "within")
+    }
+    within = values["within"][values["within"] > 1e-9 * values["within"][0]]
+    expected = [float(values[name][:k].median()) for name, k in (("class", 10), ("cross", 80))]
+    table = result.sheets[0].columns
+    keys = list(zip(table["samples"], table["seed"], table["epoch"], strict=True))
+    row = keys.index((60, 1, 2))
+    ours = [table[f"{name} above within by medians"][row] for name in ("class", "cross")]
+    assert ours == pytest.approx(
+        [math.log10(value / float(within.median())) for value in expected], rel=1e-4
+    )
+
+
+def test_levels_of_classes_add_up(shop: Workshop) -> None:
+    networks = shop.networks(cast(60))
+    gradients = ClassGradients(networks.risk(0, 2))
+    model, data = networks.model(0, 2), networks.data
+    levels = _class_levels(model, data, gradients)
+    counts = data.targets.bincount().tolist()
+    total = sum(n * level for n, level in zip(counts, levels, strict=True))
+    assert total == pytest.approx(float(gradients.part("within").to_dense().trace()))
+    # Of one class alone: G_c less the second moments of its cells.
+    chosen = data.targets == 3
+    risk = EmpiricalRisk(model, CrossEntropy(), (data.inputs[chosen], data.targets[chosen]))
+    whole = GaussNewton(risk).to_dense().trace() * counts[3] / 60
+    cells = [gradients.weights[3, k] * gradients.mean(3, k).square().sum() for k in range(10)]
+    assert levels[3] == pytest.approx(float(whole - sum(cells)) / counts[3])
+
+
+def test_the_means_have_no_eigenvalues_for_the_same_class(shop: Workshop) -> None:
+    """Of C² eigenvalues the caption has C for G_{c=c'}; they are zero, not small."""
+    found = ClassGradients(shop.networks(cast(100)).risk(0, 2))
+    means = sum(found.part(name).to_dense() for name in ("class", "cross", "same"))
+    values = torch.linalg.eigvalsh(means).flip(0)
+    floor = 1e-13 * float(values[0])
+    assert float(values[9 * 10 - 1]) > floor > float(values[9 * 10])
+
+
+def own_cast(num_samples: int) -> Cast:
+    """A reader's network on data sorted by class."""
+    whole = dataclasses.replace(NARROW, samples=num_samples).load()
+    order = whole.targets.argsort()
+    data = dataclasses.replace(whole, inputs=whole.inputs[order], targets=whole.targets[order])
+    own = Own(lambda seed: NARROW.build(seed, data), data)
+    return dataclasses.replace(NARROW, model="mine", own=own, samples=None)
+
+
+def test_ones_own_network_gets_sizes_and_epochs(shop: Workshop) -> None:
+    whole = own_cast(160)
+    whole = dataclasses.replace(whole, recipe=dataclasses.replace(whole.recipe, epochs=8))
+    found = _along(whole)
+    assert [each.samples for each in found] == [20, 40, 160]  # two of each class at least
+    assert {each.keep_epochs for each in found} == {(1, 2, 4)}
+    assert len({each.key for each in found}) == 3
+    assert int(found[0].load().targets.unique().numel()) > 5  # though they are sorted
+    assert _along(NARROW) == [NARROW]
+    result = run_study(STUDIES[NAME], shop, own=own_cast(60))
+    assert result.sheets[0].columns["samples"] == (20,) * 4 + (60,) * 4
+    assert numbers_of(result).keys() == {claim.id for claim in STUDIES[NAME].claims}
+
+
+def test_one_size_and_epoch_say_nothing_of_distances(shop: Workshop) -> None:
+    setting = Setting((dataclasses.replace(NARROW, samples=60),), {"max_bytes": 2**30})
+    study = dataclasses.replace(STUDIES[NAME], settings={"laptop": setting})
+    assert numbers_of(run_study(study, shop)).keys() == {"papyan.fig6.alignment"}
+
+
 def test_alignment(result: StudyResult, shop: Workshop) -> None:
     wrong = []
     for samples in SIZES:
@@ -70,8 +144,14 @@ def test_alignment(result: StudyResult, shop: Workshop) -> None:
             tops = [torch.linalg.eigvalsh(M).flip(0)[:10] for M in (found.total.to_dense(), means)]
             wrong.append(float((tops[0].log10() - tops[1].log10()).abs().mean()))
     assert numbers_of(result)["papyan.fig6.alignment"] == pytest.approx(sum(wrong) / 4, rel=1e-6)
+    column = result.sheets[0].columns["top C of G and of the means apart (decades)"]
+    assert [value for value in column if value is not None] == pytest.approx(wrong, rel=1e-4)
 
 
 def test_panels_are_epochs_by_sizes(result: StudyResult) -> None:
     titles = [panel.title for panel in result.pictures[0].panels]
     assert titles == [f"epoch {epoch}, {samples} samples" for epoch in (1, 2) for samples in SIZES]
+    panels = result.pictures[0].panels
+    assert len({panel.y for panel in panels}) == 1
+    within = next(mark for mark in panels[0].marks if getattr(mark, "label", None) == "within")
+    assert len(within.x) == 10  # one for each class

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from eigenscape.analyses import KroneckerSpectra, kronecker_spectra
-from eigenscape.report import StudyResult
+from eigenscape.report import Line, Rule, StudyResult
 from eigenscape.studies import STUDIES, Networks, Setting, Study, Workshop, run_study
 from eigenscape.studies.papyan_kronecker import range_ratio, shifted_ratio
 from tests.studies.conftest import TINY, TINY_BN, block, inputs_of, numbers_of
@@ -65,6 +65,21 @@ def test_depth_compares_halves(ran: Callable[[str], StudyResult]) -> None:
     halves = [table["C²"][i + 1] / table["C²"][i] for i in (0, 3)]
     depth = numbers_of(ran(NAME))["papyan.fig12.depth"]
     assert depth == pytest.approx(sum(halves) / 2, rel=1e-4)
+
+
+def test_names_of_rules_have_room(ran: Callable[[str], StudyResult]) -> None:
+    panel = ran(NAME).pictures[1].panels[0]
+    rules = {mark.text: mark.at for mark in panel.marks if isinstance(mark, Rule)}
+    assert rules == {"C": 10, "C²": 100}
+    drawn = [y for mark in panel.marks if isinstance(mark, Line) for y in mark.y]
+    assert panel.x.limits[1] > 100
+    assert panel.y.limits[1] == pytest.approx(1.2 * max(drawn), rel=1e-4)
+
+
+def test_laptop_scale_has_a_wide_network_that_was_trained_for_long() -> None:
+    narrow, wide = STUDIES[NAME].settings["laptop"].casts
+    assert (narrow.model, wide.model) == ("MLP-6x32-BN", "MLP-6x96-BN")
+    assert STUDIES["papyan-layers"].settings["laptop"].casts == (wide,)
 
 
 @pytest.fixture

@@ -64,5 +64,16 @@ def test_ghosts_of_a_network(result: StudyResult) -> None:
     assert numbers_of(result)["papyan.appc5.ghosts"] == table["ghosts"][slow[1] + 1]
 
 
+def test_every_run_is_drawn(result: StudyResult) -> None:
+    names = ["FastLanczos", "reorthogonalised"]
+    pictures = {picture.name: picture.panels for picture in result.pictures}
+    for panel in pictures["fig15"]:
+        assert [mark.label for mark in panel.marks] == ["all eigenvalues", *names]
+    assert len(pictures["ghosts"]) == 3
+    fast, single = pictures["harmless"][0].marks
+    assert (fast.label, single.label) == ("FastLanczos", "FastLanczos, float32")
+    assert max(map(abs, fast.y)) < 0.5  # of one eigenvalue's height
+
+
 def test_every_claim_is_measured(result: StudyResult) -> None:
     assert numbers_of(result).keys() == {claim.id for claim in STUDIES[NAME].claims}

@@ -4,9 +4,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from eigenscape.report import StudyResult
+from eigenscape.analyses import BackpropagatedErrors, backpropagated_errors, class_structure
+from eigenscape.progress import Progress
+from eigenscape.records import Status
+from eigenscape.report import Band, StudyResult
 from eigenscape.studies import STUDIES, Setting, Study, Workshop, run_study
-from eigenscape.studies.papyan_layers import _worst
+from eigenscape.studies.papyan_layers import _cross, _cross_picture, _look, _worst
+from eigenscape.studies.papyan_parts import error_part
+from eigenscape.train import SGD
 from tests.studies.conftest import TINY, TINY_BN, inputs_of, numbers_of
 
 NAME = "papyan-layers"
@@ -53,6 +58,104 @@ def test_shares_are_those_of_the_picture(ran: Callable[[str], StudyResult]) -> N
     rows = [i for i, m in enumerate(table["matrix"]) if m == "Δ" and table["l"][i] == 2]
     mean = sum(table["taken by knockout"][i] for i in rows) / 2
     assert points.y[-1] == pytest.approx(mean, rel=1e-4)
+
+
+def test_bands_hold_all_seeds(ran: Callable[[str], StudyResult]) -> None:
+    result = ran(NAME)
+    picture = next(p for p in result.pictures if p.name.startswith("depth"))
+    table = result.sheets[0].columns
+    rows = [i for i, m in enumerate(table["matrix"]) if m == "H" and table["l"][i] == 1]
+    values = [table["λ₂/λ_C"][i] for i in rows]
+    band = next(m for m in picture.panels[2].marks if isinstance(m, Band))
+    points = next(m for m in picture.panels[2].marks if getattr(m, "label", None) == "features")
+    assert (band.low[1], band.high[1]) == pytest.approx((min(values), max(values)), rel=1e-4)
+    assert points.y[1] == pytest.approx((values[0] * values[1]) ** 0.5, rel=1e-4)
+
+
+def errors_of_pairs() -> BackpropagatedErrors:
+    """Four classes with errors whose cross-class means are as long as what is within."""
+    draw = torch.Generator().manual_seed(0)
+    N, C, d = 60, 4, 17
+    y = torch.arange(N) % C
+    means = torch.randn(C, C, d, generator=draw)
+    errors = means[y] + torch.randn(N, C, d, generator=draw)
+    p = torch.rand(N, C, generator=draw)
+    p = p / p.sum(1, keepdim=True)
+    return BackpropagatedErrors(
+        Status(True, ""), 0, 0, layer="x", classes=y, features=errors[:, 0], errors=errors,
+        probabilities=p,
+    )  # fmt: skip
+
+
+def test_classes_then_pairs_are_knocked_out() -> None:
+    """Fig. 9b and the grey of Fig. 10, with dense matrices."""
+    seen = errors_of_pairs()
+    part = error_part(seen, 1, torch.device("cpu"))
+    assert part is not None
+    k = part.num_cross
+    assert 0 < k < 8
+    found = _cross(seen, k, torch.device("cpu"))
+    structure = class_structure(seen.errors, classes=seen.classes, weights=seen.weights)
+    between, pairs = (structure.factor(name) for name in ("class", "cross"))
+    A = torch.einsum("ik,ika,ikb->ab", seen.weights, seen.errors, seen.errors)
+    P = torch.eye(17) - between @ torch.linalg.pinv(between)
+    U = torch.linalg.eigh(P @ pairs @ pairs.T @ P).eigenvectors[:, -k:]
+    P = P - U @ U.T
+    left = torch.linalg.eigvalsh(P @ A @ P).flip(0)
+    torch.testing.assert_close(found.left, left.clamp_min(0), rtol=1e-9, atol=1e-12)
+    both = torch.linalg.eigvalsh(between @ between.T + pairs @ pairs.T).flip(0)
+    together = torch.nn.functional.pad(found.together, (0, 17))[:17]
+    torch.testing.assert_close(together, both.clamp_min(0), rtol=1e-9, atol=1e-12)
+    # Without pairs the classes alone are out.
+    nothing = _cross(seen, 0, torch.device("cpu")).left
+    torch.testing.assert_close(nothing, part.after, rtol=1e-9, atol=1e-12)
+
+
+def test_figure_9b_has_the_layers_with_pairs_above_the_bulk(shop: Workshop) -> None:
+    network = _look(shop.networks(TINY_BN), 0, None, shop)
+    seen = errors_of_pairs()
+    part = error_part(seen, 1, torch.device("cpu"))
+    assert part is not None
+    cross = {1: _cross(seen, part.num_cross, torch.device("cpu"))}
+    parts = {**network.parts, "errors": [part, dataclasses.replace(part, bulk=1e9, depth=2)]}
+    (picture,) = _cross_picture(dataclasses.replace(network, parts=parts, cross=cross), "x", 300)
+    assert [panel.title for panel in picture.panels] == ["l = 1"]
+    discs = picture.panels[0].marks[2]
+    assert len(discs.y) == part.num_cross
+    assert discs.x == pytest.approx(part.after[: part.num_cross].tolist(), rel=1e-3)
+    assert discs.y == pytest.approx(cross[1].left[: part.num_cross].tolist(), rel=1e-3)
+    assert _cross_picture(dataclasses.replace(network, parts={"errors": []}), "x", 300) == []
+
+
+def test_the_global_mean_of_errors_is_minus_that_of_true_labels(shop: Workshop) -> None:
+    """Each sample's errors, by its probabilities, add up to zero over labels."""
+    seen = backpropagated_errors(shop.networks(TINY_BN).risk(0), "fc2")
+    found = class_structure(seen.errors, classes=seen.classes, weights=seen.weights)
+    weight = found.weights.sum() - found.weights.diagonal().sum()
+    samples = torch.arange(len(seen.classes))
+    p, true = (t[samples, seen.classes] for t in (seen.probabilities, seen.errors))
+    torch.testing.assert_close(weight * found.global_mean, -(p[:, None] * true).mean(0))
+
+
+def test_weights_are_judged_with_weight_decay_alone(
+    ran: Callable[[str], StudyResult], small_study: Callable[[str], Study], shop: Workshop
+) -> None:
+    assert not [name for name in numbers_of(ran(NAME)) if ".weights." in name]
+    assert "--weight-decay" in ran(NAME).notes[-1]
+    recipe = dataclasses.replace(TINY_BN.recipe, optimizer=SGD(0.1, weight_decay=1e-3))
+    casts = (dataclasses.replace(TINY_BN, recipe=recipe, seeds=(0,)),)
+    setting = dataclasses.replace(small_study(NAME).settings["laptop"], casts=casts)
+    study = dataclasses.replace(small_study(NAME), settings={"laptop": setting})
+    result = run_study(study, shop)
+    assert [name for name in numbers_of(result) if ".weights." in name]
+    assert not any("--weight-decay" in note for note in result.notes)
+
+
+def test_layers_are_reported_one_by_one(shop: Workshop) -> None:
+    steps: list[Progress] = []
+    _look(shop.networks(TINY_BN), 0, None, dataclasses.replace(shop, progress=steps.append))
+    assert [(step.done, step.total) for step in steps] == [(1, 3), (2, 3)]
+    assert {step.task for step in steps} == {"layers of F-12^2-BN (digits)"}
 
 
 def test_the_data_set_that_agrees_least_counts() -> None:

@@ -76,6 +76,16 @@ def test_the_table_has_all_matrices(result: StudyResult, networks: Networks) -> 
     assert min(table["λ_min"][1::3]) > -1e-12  # G has no negative eigenvalues
 
 
+def test_every_figure_is_drawn(result: StudyResult) -> None:
+    pictures = {picture.name.partition("-")[0]: picture for picture in result.pictures}
+    assert list(pictures) == ["fig3", "fig4a", "fig4b", "fig14", "fig17"]
+    bulks = pictures["fig4b"].panels
+    assert [[mark.label for mark in panel.marks] for panel in bulks] == [["H", "G", "E"]] * 2
+    bare = pictures["fig14"].panels[0].marks[0]
+    assert len(bare.x) == 1024  # nothing is deflated: the axis reaches λ₁
+    assert bare.x[-1] > result.sheets[0].columns["λ₁"][0]
+
+
 def test_every_claim_is_measured(result: StudyResult) -> None:
     assert numbers_of(result).keys() == {claim.id for claim in STUDIES[NAME].claims}
 

@@ -50,6 +50,10 @@ def test_exponents_wait_for_the_paper_scale(result: StudyResult) -> None:
     judged = {f.id: f.status for f in result.findings}
     assert judged["papyan.fig16a.exponent"] == judged["papyan.fig16b.exponent"] == "not run"
     assert all(f.ours is not None for f in result.findings if "exponent" not in f.id)
+    table = result.sheets[0].columns
+    rows = zip(table["|λ| over the largest"], table["smoothed"], table["exponent"], strict=True)
+    found = [b for ends, scale, b in rows if (ends, scale) == ("0.001 to 0.33", "log")]
+    assert any(f"{sum(found) / 2:.2f} along log|λ|" in note for note in result.notes)
 
 
 def test_a_law_is_found_with_its_exponent_and_symmetry() -> None:

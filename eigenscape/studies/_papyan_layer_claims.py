@@ -1,0 +1,175 @@
+"""What Papyan says of features, backpropagated errors and weights (Figs 7 to 10, 13), with reasons.
+
+Letters: H^l and Δ^l are the second moments of features and errors of hidden layer l, W^l its
+weight; C classes; η the weight decay.
+"""
+
+from eigenscape.studies.claim import Claim
+from eigenscape.studies.papyan_parts import KINDS
+
+MATRIX = {"features": "H", "errors": "Δ", "weights": "W"}
+FIGURE = {
+    "features": ("Fig. 7, §7.5", "fig7", "Fig. 8, §7.6", "fig8"),
+    "errors": ("Fig. 9a, §7.8", "fig9a", "Fig. 10, §7.9", "fig10"),
+    "weights": ("Fig. 13, §7.13", "fig13", "Fig. 13, §7.13", "fig13"),
+}
+_FLAT = "Of deep layers the figure shows blue points that fall into the bulk; a tenth may be left."
+_DEPTH = "A rank correlation of 1 would be growth at every layer; 0.8 lets neighbours change places"
+_ALL = "A tenth may be left. The figure points to one panel, the text says it of all."
+
+# What is known about differences.
+_KNOWN_GLOBAL = {
+    "errors": "The weighted errors of a sample add up to zero over labels, so that the global mean "
+    "times its weight is −(1/N) Σ p_{i,y} δ_{i,y}: on digits minus the mean error with true "
+    "labels, to half a per cent. That is the loss's slope by a shift of the layer's output, which "
+    "training makes small and nothing makes long. In the first three layers its eigenvalue is 0.9 "
+    "to 1.3 times the largest of what class means have beside it, and the two mix; wherever it is "
+    "1.5 times that or more the knockout takes 0.96 at least.",
+    "weights": "It cannot hold close to a minimum where the layer has a bias, or a BatchNorm with "
+    "a shift b behind it: the mean error with true labels is the loss's slope by that bias, which "
+    "is −ηb, so that its share of W is b times the mean input and no more.",
+}
+_KNOWN_SEPARATE = {
+    "weights": "On digits the outliers do come out of the bulk with depth, but C − 1 of them: the "
+    "C-th singular value stays near the next. The errors of the true labels add up to nearly zero "
+    "over classes.",
+}
+_KNOWN_WHISKERS = {
+    "errors": "On digits neighbouring layers differ by less than seeds do: of six layers the "
+    "correlation is −0.71 seed by seed, and −0.89 of the ratios' means over the three seeds.",
+}
+_KNOWN_LAST = {
+    "features": "On digits 3.05 ± 0.14 over three seeds: the end of 3, which is ours, is within "
+    "one standard deviation.",
+}
+
+
+def _kind_claims(kind: str) -> list[Claim]:
+    knockout, first, scree, second = FIGURE[kind]
+    M = MATRIX[kind]
+    bulk = "σ_{C+1}" if kind == "weights" else "the bulk"
+    smallest = "σ_C" if kind == "weights" else f"the smallest eigenvalue of {M}_class"
+    return [
+        Claim(
+            f"papyan.{first}.{kind}.outliers",
+            knockout,
+            f"share of what the C largest values of {M} have above the next that disappears when "
+            f"{M}_class is projected out, last hidden layer",
+            "the outliers are attributable to it",
+            low=0.9,
+            why=_FLAT,
+        ),
+        Claim(
+            f"papyan.{first}.{kind}.bulk",
+            knockout,
+            f"how much larger the sum of {M}'s values is after that knockout than that of the "
+            "values after the C largest, as a share of the latter, last hidden layer",
+            "the bulk is unaffected",
+            high=0.1,
+            why="A knockout of the C leading vectors leaves just the others: 0. A tenth cannot be "
+            "seen on their logarithmic axes.",
+        ),
+        Claim(
+            f"papyan.{first}.{kind}.global-mean",
+            knockout,
+            f"share of what the largest value of {M} has above the second that disappears when the "
+            "global means' part is projected out, mean over hidden layers",
+            "the largest outlier is attributable to it",
+            low=0.9,
+            why=_ALL,
+            known=_KNOWN_GLOBAL.get(kind, ""),
+        ),
+        Claim(
+            f"papyan.{second}.{kind}.separation",
+            scree,
+            f"rank correlation of {smallest} over {bulk} with depth, hidden layers",
+            "separation increases with depth",
+            low=0.8,
+            why=f"{_DEPTH}.",
+            known=_KNOWN_SEPARATE.get(kind, ""),
+        ),
+    ]
+
+
+def _scree_claims(kind: str) -> list[Claim]:
+    _, _, where, figure = FIGURE[kind]
+    M = MATRIX[kind]
+    ratio = f"smallest eigenvalue of {M}_class over the largest of {M}_within"
+    return [
+        Claim(
+            f"papyan.{figure}.{kind}.first",
+            where,
+            f"{ratio}, first hidden layer",
+            "too small to induce outliers",
+            high=1.0,
+            why="Above 1 all C would stand out.",
+        ),
+        Claim(
+            f"papyan.{figure}.{kind}.last",
+            where,
+            f"{ratio}, last hidden layer",
+            "a bulk and C eigenvalues sticking out",
+            low=1.0,
+            why="Above 1 all C stand out.",
+        ),
+        Claim(
+            f"papyan.{figure}.{kind}.whiskers",
+            where,
+            f"rank correlation of λ₂/λ_C of {M}_class with depth, hidden layers",
+            "the ratio decreases with depth",
+            high=-0.8,
+            why=f"{_DEPTH}, with the other sign.",
+            known=_KNOWN_WHISKERS.get(kind, ""),
+        ),
+        Claim(
+            f"papyan.{figure}.{kind}.whiskers-last",
+            where,
+            f"λ₂/λ_C of {M}_class, last hidden layer",
+            "all of similar magnitude",
+            high=3.0,
+            why="No number is given; half a decade on axes of several.",
+            known=_KNOWN_LAST.get(kind, ""),
+        ),
+    ]
+
+
+LAYER_CLAIMS = (
+    *(claim for kind in KINDS for claim in _kind_claims(kind)),
+    *(claim for kind in KINDS[:2] for claim in _scree_claims(kind)),
+    Claim(
+        "papyan.s7.6.features.discriminative",
+        "§7.6",
+        "rank correlation with depth of the share of samples whose nearest class mean is their own",
+        "features at later layers are more discriminative",
+        low=0.8,
+        why=f"{_DEPTH}.",
+    ),
+    Claim(
+        "papyan.fig9b.errors.cross",
+        "Fig. 9b, §7.8",
+        "once Δ_class is out: share of what the k largest eigenvalues have above the next that "
+        "disappears when the k leading eigenvectors of Δ_cross are projected out; k of them are "
+        "above the largest of Δ_within; last hidden layer",
+        "the C² outliers are attributable to it",
+        low=0.9,
+        why=f"{_FLAT} Some of the C² are in the bulk, in the figure too.",
+    ),
+    Claim(
+        "papyan.fig10.errors.cross-separation",
+        "Fig. 10, §7.9",
+        "rank correlation with depth of the number of eigenvalues of Δ_cross above the largest of "
+        "Δ_within, hidden layers",
+        "the C² outliers emerge from the bulk with depth",
+        low=0.8,
+        why=f"{_DEPTH}.",
+    ),
+    Claim(
+        "papyan.fig13.weights.gap",
+        "Fig. 13, §7.13",
+        "σ_C/σ_{C+1} over the largest later ratio of neighbours in the upper half of W's singular "
+        "values, last hidden layer",
+        "C outliers that are separated from a bulk",
+        low=1.0,
+        why="Above 1 the widest gap is after C.",
+    ),
+)
