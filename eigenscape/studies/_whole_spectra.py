@@ -208,10 +208,9 @@ def held_out_risk(workshop: Workshop, networks: Networks, seed: int) -> Empirica
     """Return the risk on the test data; None for a reader's own network without any."""
     if networks.cast.own is not None and networks.cast.own.test is None:
         return None
-    model = networks.model(seed)
-    dtype = next(model.parameters()).dtype
     data = networks.cast.load(split="test", folder=workshop.data_dir)
-    return EmpiricalRisk(model, CrossEntropy(), data.to(workshop.device, dtype))
+    data = data.to(workshop.device, networks.dtype)
+    return EmpiricalRisk(networks.model(seed), CrossEntropy(), data)
 
 
 def total_trace(risk: EmpiricalRisk) -> float:

@@ -360,6 +360,7 @@ STUDY = Study(
             casts.VGG_FEW,
             {"max_bytes": 12 * 10**9, "num_draws": 1},  # C²·n numbers in float32
             note=f"{casts.NOTE} {casts.FIRST}",
+            dtype=torch.float32,
         ),
     },
     measure=measure,

@@ -391,6 +391,7 @@ STUDY = Study(
             casts.VGG_SIZES,
             {"max_bytes": 12 * 10**9},  # C²·n numbers in float32
             note=f"Learning rate 0.02 for all sizes. {casts.FIRST}",
+            dtype=torch.float32,
         ),
     },
     measure=measure,

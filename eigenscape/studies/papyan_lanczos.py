@@ -320,6 +320,7 @@ STUDY = Study(
             casts.RESNET_FEW,
             {"spiked": 2000, "pareto": (1000, 500), "log_steps": 2048, "steps": (128, 256)},
             note=f"{casts.NOTE} {casts.FIRST}",
+            dtype=torch.float32,
         ),
     },
     measure=measure,

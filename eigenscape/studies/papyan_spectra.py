@@ -402,6 +402,7 @@ STUDY = Study(
         "paper": Setting(
             (*casts.VGG, *casts.RESNET_FEW),
             note=f"{casts.NOTE} {casts.FIRST} {casts.NO_CIFAR100}",
+            dtype=torch.float32,
         ),
     },
     measure=measure,

@@ -213,6 +213,7 @@ STUDY = Study(
             {"num_steps": 512, "num_probes": 1},
             note="512 steps with reorthogonalisation from one vector; Papyan has 2048 without. "
             f"{casts.NOTE} {casts.FIRST}",
+            dtype=torch.float32,
         ),
     },
     measure=measure,

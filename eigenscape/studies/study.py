@@ -34,11 +34,14 @@ class Setting:
         casts: Its networks; none for a study of theory.
         options: Its numbers, by name.
         note: What differs from the paper.
+        dtype: What curvature is computed in. On a GPU, convolutions are many times slower in
+            float64.
     """
 
     casts: tuple[Cast, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    dtype: torch.dtype = torch.float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +136,8 @@ def run_study(
     """
     setting = study.setting(scale, own)
     scale = scale if own is None else "own"
-    shop = dataclasses.replace(workshop, asked={})  # the same networks, another list
+    # The same networks, another list.
+    shop = dataclasses.replace(workshop, asked={}, dtype=setting.dtype)
     started = time.monotonic()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
@@ -162,7 +166,14 @@ def run_study(
         pictures=outcome.pictures,
         sheets=outcome.sheets,
         notes=tuple(
-            note for note in (setting.note, _trained(shop.asked.values()), *outcome.notes) if note
+            note
+            for note in (
+                setting.note,
+                _precision(setting),
+                _trained(shop.asked.values()),
+                *outcome.notes,
+            )
+            if note
         ),
         seconds=time.monotonic() - started,
         device=_device(workshop.device),
@@ -175,6 +186,13 @@ def _told_again(caught: Sequence[warnings.WarningMessage]) -> list[str]:
     for one in found.values():
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     return [text for text, one in found.items() if issubclass(one.category, ConvergenceWarning)]
+
+
+def _precision(setting: Setting) -> str:
+    """Say in what curvature was computed, where it is not the usual."""
+    if setting.dtype == Setting.dtype:
+        return ""
+    return f"Curvature in {str(setting.dtype).removeprefix('torch.')}."
 
 
 def _trained(networks: Collection[Networks]) -> str:

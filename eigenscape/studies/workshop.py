@@ -31,8 +31,9 @@ class Networks:
     Attributes:
         cast: Which.
         folder: Where the weights are.
-        data: The training data, in float64 on the device.
+        data: The training data, in the dtype on the device.
         device: The device.
+        dtype: What curvature is computed in.
         train_loss: Of each seed at the end.
         train_accuracy: Likewise; None where the cast has no classes.
         test_accuracy: Likewise; None without test data.
@@ -42,6 +43,7 @@ class Networks:
     folder: Path
     data: DataSet
     device: torch.device
+    dtype: torch.dtype
     train_loss: tuple[float, ...]
     train_accuracy: tuple[float, ...] | None
     test_accuracy: tuple[float, ...] | None
@@ -52,7 +54,7 @@ class Networks:
         return self.cast.recipe.epochs
 
     def model(self, seed: int, epoch: int | None = None) -> nn.Module:
-        """Return the network of a seed after an epoch, in float64 and eval mode.
+        """Return the network of a seed after an epoch, in the dtype and eval mode.
 
         Args:
             seed: One of the cast's.
@@ -82,10 +84,10 @@ class Networks:
                     f"{what} cannot be read: {error} Take the folder '{self.folder}' away, and "
                     "the networks are trained again."
                 ) from error
-        return network.double().to(self.device).eval()
+        return network.to(self.device, self.dtype).eval()
 
     def risk(self, seed: int, epoch: int | None = None) -> EmpiricalRisk:
-        """Return the cross-entropy of a network on the training data, in float64.
+        """Return the cross-entropy of a network on the training data.
 
         Args:
             seed: As for `model`.
@@ -106,6 +108,7 @@ class Workshop:
         device: Where everything runs.
         data_dir: Where files of data sets are; None for the usual places.
         progress: Told how far a training is, or the eigenpairs of a layer.
+        dtype: What curvature is computed in; trainings are in float32.
         asked: The networks that were asked for, by the key of their cast.
     """
 
@@ -113,9 +116,11 @@ class Workshop:
     device: torch.device
     data_dir: str | None = None
     progress: ProgressCallback | None = None
+    dtype: torch.dtype = torch.float64
     asked: dict[str, Networks] = field(default_factory=dict)
-    _networks: dict[str, Networks] = field(default_factory=dict)
-    _portraits: dict[tuple[str, int, int, str], Portrait] = field(default_factory=dict)
+    # Shared by workshops of another dtype, whose networks are others.
+    _networks: dict[tuple[str, torch.dtype], Networks] = field(default_factory=dict)
+    _portraits: dict[tuple[str, torch.dtype, int, int, str], Portrait] = field(default_factory=dict)
 
     def networks(self, cast: Cast) -> Networks:
         """Train a cast, or find it trained.
@@ -126,9 +131,10 @@ class Workshop:
         Returns:
             They and their data.
         """
-        if cast.key not in self._networks:
-            self._networks[cast.key] = self._made(cast)
-        self.asked[cast.key] = self._networks[cast.key]
+        known = cast.key, self.dtype
+        if known not in self._networks:
+            self._networks[known] = self._made(cast)
+        self.asked[cast.key] = self._networks[known]
         return self.asked[cast.key]
 
     def portrait(
@@ -153,7 +159,7 @@ class Workshop:
             The portrait.
         """
         at = networks.last if epoch is None else epoch
-        key = (networks.cast.key, seed, at, layer)
+        key = (networks.cast.key, networks.dtype, seed, at, layer)
         known = self._portraits.get(key)
         if known is None or len(known.values) < min(num_pairs, known.num_parameters):
             task = f"{layer} of {networks.cast.label}, seed {seed}"
@@ -186,8 +192,9 @@ class Workshop:
         return Networks(
             cast=cast,
             folder=folder,
-            data=data.to(self.device, torch.float64),
+            data=data.to(self.device, self.dtype),
             device=self.device,
+            dtype=self.dtype,
             train_loss=tuple(facts["train_loss"]),
             train_accuracy=facts["train_accuracy"] and tuple(facts["train_accuracy"]),
             test_accuracy=facts["test_accuracy"] and tuple(facts["test_accuracy"]),

@@ -193,6 +193,13 @@ def test_names_are_read_from_source() -> None:
     assert HOOK.exported_names(plain) == {"A": "", "f": ""}
 
 
+def test_the_first_page_lists_every_lesson() -> None:
+    front = (ROOT / "README.md").read_text(encoding="utf-8")
+    lessons = sorted(path.name for path in (ROOT / "docs" / "gallery").glob("*.md"))
+    assert len(lessons) >= 5
+    assert [name for name in lessons if f"(docs/gallery/{name})" not in front] == []
+
+
 @pytest.mark.parametrize("path", ["concepts/defects.md", "errata.md"])
 def test_pages_name_tests_that_exist(path: str) -> None:
     page = (ROOT / "docs" / path).read_text(encoding="utf-8")

@@ -1,11 +1,15 @@
+import dataclasses
 import math
 
 import pytest
 import torch
+from torch import nn
 
+from eigenscape.data import DataSet
 from eigenscape.operators import ClassGradients, Dense, GaussNewton
-from eigenscape.studies import Networks, Workshop
+from eigenscape.studies import Cast, Networks, Own, Workshop
 from eigenscape.studies import _whole_spectra as whole
+from eigenscape.train import SGD, Recipe
 from tests.studies.test_papyan_spectra import NARROW, hessian
 
 
@@ -94,3 +98,18 @@ def test_parts_add_up_and_traces_agree(networks: Networks) -> None:
     G = GaussNewton(risk).to_dense()
     torch.testing.assert_close(total, G)
     assert whole.total_trace(risk) == pytest.approx(float(G.trace()))
+
+
+def test_own_networks_have_a_held_out_risk_where_test_data_are_given(empty_shop: Workshop) -> None:
+    x = torch.randn(14, 3, generator=torch.Generator().manual_seed(0))
+    train, test = (DataSet("toy", part, (part[:, 0] > 0).long(), 2) for part in (x[:9], x[9:]))
+    own = Own(lambda seed: nn.Linear(3, 2), train)
+    cast = Cast("mine", "toy", Recipe(1, 9, SGD(0.1)), own=own)
+    assert whole.held_out_risk(empty_shop, empty_shop.networks(cast), 0) is None
+    tested = dataclasses.replace(cast, own=dataclasses.replace(own, test=test))
+    networks = empty_shop.networks(tested)
+    risk = whole.held_out_risk(empty_shop, networks, 0)
+    assert risk is not None
+    loss = nn.functional.cross_entropy(networks.model(0)(test.inputs), test.targets)
+    assert float(risk.value()) == pytest.approx(float(loss.detach()))
+    assert float(risk.value()) != pytest.approx(float(networks.risk(0).value()))

@@ -72,6 +72,14 @@ def test_studies_have_both_scales_and_claims(study: Study) -> None:
         assert len({cast.key for cast in setting.casts}) == len(setting.casts)
 
 
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES.keys())
+def test_papyans_convolutions_are_in_float32(study: Study) -> None:
+    for setting in study.settings.values():
+        deep = any(cast.model.startswith(("VGG", "ResNet")) for cast in setting.casts)
+        expected = torch.float32 if deep and study.paper == "Papyan" else torch.float64
+        assert setting.dtype == expected
+
+
 # --- running -------------------------------------------------------------------------------------
 
 
@@ -136,6 +144,20 @@ def test_how_far_trainings_came_is_noted(shop: Workshop) -> None:
         loss = shop.networks(fast).train_loss[0]
         assert two.startswith(f"F-12^2 (digits, learning rate 0.2): loss {loss:.4g}, accuracy 0.")
         assert result.status.text == "No claim is judged at this scale."
+
+
+def test_curvature_is_in_the_dtype_of_the_setting_and_said_to_be(shop: Workshop) -> None:
+    seen: list[torch.dtype] = []
+
+    def measure(setting: Setting, at: Workshop) -> Outcome:
+        seen.extend(at.networks(cast).risk(0).dtype for cast in setting.casts)
+        return Outcome({})
+
+    settings = {"laptop": Setting((TINY,)), "paper": Setting((TINY,), dtype=torch.float32)}
+    study = made_up(measure=measure, settings=settings)
+    notes = [run_study(study, shop, scale=scale).notes for scale in SCALES]
+    assert seen == [torch.float64, torch.float32]
+    assert notes[1] == ("Curvature in float32.", *notes[0])
 
 
 def test_own_networks_take_the_place_of_the_studys(empty_shop: Workshop) -> None:

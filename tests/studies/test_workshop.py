@@ -63,6 +63,20 @@ def test_the_facts_are_those_of_the_weights(tiny: Networks) -> None:
     assert tiny.last == 2
 
 
+def test_each_dtype_has_its_own_networks(tiny: Networks, shop: Workshop) -> None:
+    single = dataclasses.replace(shop, dtype=torch.float32)  # which shares what is remembered
+    found = single.networks(TINY)
+    assert single.networks(TINY) is found
+    assert shop.networks(TINY) is tiny
+    assert found.data.inputs.dtype == found.risk(0).dtype == torch.float32
+    assert tiny.data.inputs.dtype == tiny.risk(0).dtype == torch.float64
+    values = [
+        at.portrait(nets, 0, "fc3", num_pairs=4) for at, nets in ((shop, tiny), (single, found))
+    ]
+    assert [each.pairs.vectors.dtype for each in values] == [torch.float64, torch.float32]
+    torch.testing.assert_close(values[0].values, values[1].values.double(), rtol=1e-4, atol=0)
+
+
 def test_epochs_follow_each_other(tiny: Networks) -> None:
     start = tiny.cast.build(0, tiny.data)
     torch.testing.assert_close(tiny.model(0, 0).state_dict(), start.double().state_dict())
@@ -189,7 +203,7 @@ def test_a_remembered_portrait_still_says_that_it_did_not_converge(tiny: Network
     shop = Workshop(tiny.folder, CPU)
     good = shop.portrait(tiny, 0, "fc3", num_pairs=3)
     poor = dataclasses.replace(good.pairs, status=Status(False, "not there yet"))
-    shop._portraits[TINY.key, 0, 2, "fc3"] = dataclasses.replace(good, pairs=poor)
+    shop._portraits[TINY.key, tiny.dtype, 0, 2, "fc3"] = dataclasses.replace(good, pairs=poor)
     with pytest.warns(ConvergenceWarning, match="not there yet"):
         shop.portrait(tiny, 0, "fc3", num_pairs=3)
 
