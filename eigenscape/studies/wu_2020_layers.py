@@ -36,7 +36,7 @@ _FIRST = "The first layer, which no training touches, agrees to all digits: the 
 _LENET = (
     "PyTorch's own rule for first weights explains most of it: conv2, fc1, fc2, fc3 of LeNet5 "
     "after 100 epochs, three networks each, have 6.9, 7.3, 6.2, 4.8 with it and 7.1, 9.5, 9.0, 6.6 "
-    f"with Xavier's. The networks here still start from Xavier's. {_FIRST}"
+    f"with Xavier's. The networks of this record still start from Xavier's. {_FIRST}"
 )
 
 

@@ -57,7 +57,7 @@ _LENET = (
     "PyTorch's own rule for first weights explains most of it: after 100 epochs, three networks "
     "each, λ₁/λ₂ of conv2 is 14 to 22 with it and 8 to 13 with Xavier's, and ‖E[x]E[x]ᵀ‖/‖Σ‖ of "
     "fc1, fc2, fc3 is 7.3, 6.2, 4.8 and 9.5, 9.0, 6.6, where Wu-2020 Table 6 has 6.9, 6.1, 5.7. "
-    "The networks here still start from Xavier's."
+    "The networks of this record still start from Xavier's."
 )
 
 
