@@ -40,9 +40,9 @@ _KNOWN = {
     ("LeNet5", "cifar10", "true"): "PyTorch's own rule for first weights explains more than half: "
     "after 100 epochs, three networks each, fc1 and fc2 have 0.83 and 0.91 with it, 0.66 and 0.83 "
     "with Xavier's, from which those of this record still start. Their reading of S may be the "
-    "rest: at epoch 1000 E[∂z/∂output] in place of the product of the weights has 0.86 and 0.96, the "
-    "product 0.53 and 0.82 (in the table). Also, λ₉/λ₁₀ of E[M] of fc1 is 1.19 there, so that its "
-    "top nine directions are hardly a space of their own. All was seen after the first run.",
+    "rest: at epoch 1000 E[∂z/∂output] in place of the product of the weights has 0.86 and 0.96, "
+    "the product 0.53 and 0.82 (in the table). Also, λ₉/λ₁₀ of E[M] of fc1 is 1.19 there, so that "
+    "its top nine directions are hardly a space of their own. All was seen after the first run.",
 }
 _INITIAL_KNOWN = (
     "Units do not fire half of the time, as (56) takes them to. At infinite width what remains is "
