@@ -34,12 +34,15 @@ sizes = torch.linspace(0.1, 3.0, 30, dtype=torch.float64) * found.stable
 real = [loss_after(risk, float(eta), num_steps=20) - risk.value() for eta in sizes]
 
 figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
+top = 0.15
+burst = [float(eta) for eta, change in zip(sizes, real, strict=True) if not change < top]
 ax.plot(sizes, found.change_after(sizes), label="quadratic model")
 ax.plot(sizes, real, "o", ms=4, label="network")
-ax.axvline(found.step_size, color="gray", label="η*")
+ax.plot(burst, [top - 0.01] * len(burst), "^", ms=4, color="C1", mfc="white", label="above the top")
+ax.plot(found.step_size, found.change, "*", ms=11, color="black", label="η*")
 ax.axvline(found.stable, color="gray", ls=":", label="2/λ_max")
-ax.set(xlabel="step size", ylabel="change of the loss", ylim=(-0.26, 0.15))
-ax.legend()
+ax.set(xlabel="step size", ylabel="change of the loss", ylim=(-0.26, top))
+ax.legend(loc="lower right")
 figure.savefig("gallery-step-size.png", dpi=120)
 best = int(torch.tensor(real).argmin())
 print(f"best step size of the network: {float(sizes[best]):.3f}")

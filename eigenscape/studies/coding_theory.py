@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from eigenscape.report import Axis, Line, Mark, Panel, Picture, Points, Rule
+from eigenscape.report import Axis, Line, Mark, Panel, Picture, Points
 from eigenscape.representations import (
     best_sparse_losses,
     coherence,
@@ -218,8 +218,8 @@ def _picture(rows: list[tuple[float, ...]]) -> Picture:
     columns = list(zip(*rows, strict=True))
     marks: list[Mark] = [
         Points(x, rounded(columns[1]), "hessian", "the truth", y_error=rounded(columns[2])),
+        Line(x, rounded(columns[3]), "muted", "oracle"),
         Line(x, rounded(columns[4]), "gauss_newton", "Bayes bound", dashed=True),
-        Rule(rows[0][3], "oracle", upright=False),
     ]
     found = [Points(x, rounded(columns[5]), "hessian")]
     scale = Axis("scale of codes σ_z", log=True)

@@ -5,14 +5,14 @@ Cases are pairs of samples a problem has and the share of its labels that are dr
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from eigenscape.data import load
-from eigenscape.report import Axis, Line, Mark, Panel, Picture
+from eigenscape.report import Axis, Band, Line, Mark, Panel, Picture
 from eigenscape.stepsize import (
     Course,
     UpdateRule,
@@ -20,7 +20,7 @@ from eigenscape.stepsize import (
     learn_rule,
     train_networks,
 )
-from eigenscape.studies._draw import rounded
+from eigenscape.studies._draw import curve, rounded
 from eigenscape.studies._tables import sheet
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.study import Outcome, Setting, Study
@@ -29,6 +29,12 @@ from eigenscape.studies.workshop import Workshop
 _OBJECTIVES = {"TbT": "training", "TbV": "validation"}
 _TINTS = {"TbT": "gauss_newton", "TbV": "hessian", "SGD": "muted"}
 _NEW = 10_000  # number of the first problem that no rule was learned on
+_OURS = (
+    "What the thesis does not say is ours: rules start as momentum and move weights by "
+    "0.005 · direction · exp(0.1 · magnitude); RMSprop has a decay of 0.9, ε = 1e-3, and gradients "
+    "clipped to a norm of 1; the meta-objective is looked at on a batch after each step; SGD fits "
+    "all samples once its rate is found."
+)
 
 _CLAIMS = (
     Claim(
@@ -37,9 +43,9 @@ _CLAIMS = (
         "final test accuracy of TbV less that of TbT: few samples, a fifth of the labels noise",
         "significantly above 0",
         low=0.01,
-        why="The figure has no readable numbers. On digits the sign depends on the meta-settings "
-        "(see the study's note): TbV fits half of 200 samples, and its meta-objective still falls "
-        "when meta-training ends.",
+        why="The figure has no readable numbers. The mean over rules is judged, here as below; "
+        "until the first run was seen it was one rule of each kind. On digits the mean is no "
+        "larger than the spread, so that three rules do not settle it.",
     ),
     Claim(
         "thesis.figure5.5.train-fits-noise",
@@ -55,7 +61,21 @@ _CLAIMS = (
         "final training accuracy of TbT less that of TbV in that case",
         "TbV avoids it",
         low=0.05,
-        why="The figure has no readable numbers.",
+        why="The figure has no readable numbers. A rule that is merely poor avoids it as well: "
+        "see validation-learns.",
+    ),
+    Claim(
+        "thesis.figure5.5.validation-learns",
+        "Figs 5.4b, 5.5",
+        "final test accuracy of TbV less that of tuned SGD in that case",
+        "(our check) 0 or more: noise is avoided by skill",
+        low=-0.02,
+        why="The thesis does not say this, but without it validation-does-not and noise-decides "
+        "would also agree for a rule that learns little. 0.02 is the spread of five networks. "
+        "Added after the first run, in which TbV's rule was poor.",
+        known="TbV gives half of its samples away. On digits SGD ends at 0.75 on such a half and "
+        "at 0.83 on all samples, which is two thirds of the difference. The rest is the rule: its "
+        "meta-objective still falls when its learning ends.",
     ),
     Claim(
         "thesis.figure5.4.noise-decides",
@@ -63,7 +83,8 @@ _CLAIMS = (
         "test accuracy of TbV less that of TbT, with noise less without, few samples",
         "above 0: the advantage comes with noise",
         low=0.0,
-        why="Both have the same problems but for the noise.",
+        why="Both have the same problems but for the noise. It also agrees where TbV is worse "
+        "with noise, and worse still without: see validation-learns.",
     ),
     Claim(
         "thesis.figure5.4c.all-clean-equal",
@@ -81,8 +102,9 @@ _CLAIMS = (
         "slightly above 0",
         low=0.0,
         high=0.1,
-        why="The figure has no readable numbers. On digits the difference is within the spread of "
-        "five networks.",
+        why="The figure has no readable numbers.",
+        known="On digits one of three rules of TbV is poor (0.82), and the other two end within "
+        "0.01 of those of TbT: 20 short runs do not teach all of them well.",
     ),
     Claim(
         "thesis.figured.3.gap-shrinks",
@@ -90,17 +112,19 @@ _CLAIMS = (
         "largest rise of that difference from one number of samples to the next, with noise",
         "below 0: the gap shrinks",
         high=0.0,
-        why="The figures have no readable numbers. On digits there is no gap that could shrink.",
+        why="The figures have no readable numbers. It also agrees where TbV is the worse with all "
+        "samples, as on digits.",
     ),
 )
 
 Case = tuple[int, float]
+Courses = Mapping[str, Sequence[Course]]
 
 
 def run_case(
     case: Case, options: Mapping[str, Any], data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
-) -> tuple[dict[str, Course], dict[str, tuple[float, ...]]]:
-    """Learn both rules on some problems, and train networks on new ones; SGD beside them.
+) -> tuple[dict[str, list[Course]], dict[str, tuple[float, ...]]]:
+    """Learn rules of both kinds on some problems, train networks on new ones; SGD beside them.
 
     Args:
         case: Samples of a problem, and share of noisy labels.
@@ -109,27 +133,31 @@ def run_case(
         test: Those of other samples.
 
     Returns:
-        The courses by name, and the meta-objectives of the segments.
+        The courses by name, one for each rule, and the meta-objectives of the first rules.
     """
     n, noise = case
-    courses, learned = {}, {}
+    courses: dict[str, list[Course]] = {name: [] for name in _OBJECTIVES}
+    learned: dict[str, tuple[float, ...]] = {}
     kind: dict[str, Any] = {"num_samples": n, "label_noise": noise}
     run: dict[str, Any] = {"num_steps": options["steps"], "num_looks": options["looks"]}
     run |= {"hidden": options["hidden"]}
     numbers = range(_NEW, _NEW + options["num_tests"])
-    for name, objective in _OBJECTIVES.items():
+    for seed, (name, objective) in itertools.product(
+        range(options["num_rules"]), _OBJECTIVES.items()
+    ):
         found = learn_rule(
             data[0],
             data[1],
             objective=objective,
             hidden=options["hidden"],
-            start=UpdateRule.random(options["widths"]),
+            start=UpdateRule.random(options["widths"], seed=seed),
+            seed=seed,
             **{**kind, **options["learning"]},
         )
-        learned[name] = rounded(found.meta_losses)
+        learned.setdefault(name, rounded(found.meta_losses))
         problems = draw_problems(*data, objective=objective, numbers=numbers, **kind)
-        courses[name] = train_networks(found.rule, problems, test, **run)
-    courses["SGD"] = _descent(options, data, test, kind, run)
+        courses[name].append(train_networks(found.rule, problems, test, **run))
+    courses["SGD"] = [_descent(options, data, test, kind, run)]
     return courses, learned
 
 
@@ -148,7 +176,7 @@ def _descent(
     losses = train_networks(rates.repeat(count), tried, test, **{**run, "num_looks": 1})
     each = losses.judged_losses.view(count, len(rates)).mean(0)
     best = rates[int(each.nan_to_num(float("inf")).argmin())]
-    # As the thesis's baseline it then has all samples.
+    # Our choice: once its rate is known it fits all samples, as TbT does. The thesis does not say.
     new = range(_NEW, _NEW + count)
     problems = draw_problems(*data, objective="training", numbers=new, **kind)
     return train_networks(best.expand(count), problems, test, **run)
@@ -167,102 +195,129 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     found, learned = {}, {}
     for case in cases:
         found[case], learned[case] = run_case(case, o, data, test)
-    names = ("samples", "noise", "optimiser", "training accuracy", "test accuracy", "spread")
+    names = ("samples", "noise", "optimiser", "rule", "training accuracy", "test accuracy")
     rows = [
-        (
-            *case,
-            name,
-            _last(course.train_accuracies),
-            _last(course.test_accuracies),
-            float(course.test_accuracies[:, -1].std()),
-        )
+        (*case, name, rule, float(train.mean()), float(tests.mean()), float(tests.std()))
         for case, courses in found.items()
-        for name, course in courses.items()
+        for name, each in courses.items()
+        for rule, (train, tests) in enumerate(
+            zip(_last(each, "train"), _last(each, "test"), strict=True)
+        )
     ]
     return Outcome(
         _numbers(found),
         (_picture(found, "test"), _picture(found, "train"), _meta_picture(learned)),
-        (sheet("accuracies", "Accuracies after the last step", names, rows),),
+        (sheet("accuracies", "Accuracies after the last step", (*names, "spread"), rows),),
     )
 
 
-def _last(accuracies: Tensor) -> float:
-    return float(accuracies[:, -1].mean())
+def _last(courses: Sequence[Course], which: str) -> Tensor:
+    """Return the accuracies after the last step (rules, networks)."""
+    return torch.stack([getattr(course, f"{which}_accuracies")[:, -1] for course in courses])
 
 
-def _gap(courses: Mapping[str, Course]) -> float:
-    return _last(courses["TbV"].test_accuracies) - _last(courses["TbT"].test_accuracies)
+def _gap(courses: Courses, other: str = "TbT") -> Tensor:
+    """Return by how much TbV is the better on test samples (rules, networks)."""
+    return _last(courses["TbV"], "test") - _last(courses[other], "test")
 
 
-def _numbers(found: Mapping[Case, Mapping[str, Course]]) -> dict[str, Measured]:
+def _over(values: Tensor) -> Measured:
+    """Return the mean and its spread: over rules, or over networks where there is one rule."""
+    return Measured.over(values.mean(1) if len(values) > 1 else values[0])
+
+
+def _numbers(found: Mapping[Case, Courses]) -> dict[str, Measured]:
     """Return what the claims ask for, as far as the cases were run."""
     few, most = min(n for n, _ in found), max(n for n, _ in found)
     noisy = [case for case in sorted(found) if case[1] > 0]
-    measured = {}
+    measured: dict[str, Measured] = {}
     if noisy and noisy[0][0] == few:
         at = found[noisy[0]]
-        spread = float((at["TbV"].test_accuracies - at["TbT"].test_accuracies)[:, -1].std())
-        fits = _last(at["TbT"].train_accuracies)
+        fits, avoids = (_last(at[name], "train") for name in _OBJECTIVES)
         measured = {
-            "thesis.figure5.4b.validation-wins": Measured(_gap(at), spread),
-            "thesis.figure5.5.train-fits-noise": Measured(fits),
-            "thesis.figure5.5.validation-does-not": Measured(
-                fits - _last(at["TbV"].train_accuracies)
-            ),
+            "thesis.figure5.4b.validation-wins": _over(_gap(at)),
+            "thesis.figure5.5.train-fits-noise": _over(fits),
+            "thesis.figure5.5.validation-does-not": _over(fits - avoids),
+            "thesis.figure5.5.validation-learns": _over(_gap(at, "SGD")),
         }
         if (few, 0.0) in found:
             less = _gap(at) - _gap(found[few, 0.0])
-            measured["thesis.figure5.4.noise-decides"] = Measured(less)
+            measured["thesis.figure5.4.noise-decides"] = _over(less)
     if (most, 0.0) in found:
-        measured["thesis.figure5.4c.all-clean-equal"] = Measured(_gap(found[most, 0.0]))
+        measured["thesis.figure5.4c.all-clean-equal"] = _over(_gap(found[most, 0.0]))
     if noisy and noisy[-1][0] == most > few:
-        measured["thesis.figured.1.all-noisy"] = Measured(_gap(found[noisy[-1]]))
+        measured["thesis.figured.1.all-noisy"] = _over(_gap(found[noisy[-1]]))
         gaps = [_gap(found[case]) for case in noisy]
-        rises = [after - before for before, after in itertools.pairwise(gaps)]
+        rises = [_over(after - before) for before, after in itertools.pairwise(gaps)]
         if rises:
-            measured["thesis.figured.3.gap-shrinks"] = Measured(max(rises))
+            measured["thesis.figured.3.gap-shrinks"] = max(rises, key=lambda rise: rise.ours)
     return measured
 
 
-def _picture(found: Mapping[Case, Mapping[str, Course]], which: str) -> Picture:
-    panels = []
-    for place, ((n, noise), courses) in enumerate(found.items()):
+def _name(case: Case) -> str:
+    n, noise = case
+    return f"{n} samples, {noise:.0%} noise" if noise else f"{n} samples, no noise"
+
+
+def _picture(found: Mapping[Case, Courses], which: str) -> Picture:
+    panels, ends = [], [1.0]
+    for place, (case, courses) in enumerate(found.items()):
         marks: list[Mark] = []
-        for name, course in courses.items():
-            means = getattr(course, f"{which}_accuracies").mean(0)
+        for name, each in courses.items():
+            steps = rounded(each[0].steps.double())
+            rules = torch.stack([getattr(c, f"{which}_accuracies").mean(0) for c in each])
+            mean, sd = rules.mean(0), rules.std(0, correction=min(1, len(rules) - 1))
+            if len(rules) > 1:
+                marks.append(Band(steps, rounded(mean - sd), rounded(mean + sd), _TINTS[name]))
             label = name if place == 0 else None
-            marks.append(Line(rounded(course.steps.double()), rounded(means), _TINTS[name], label))
-        title = f"{n} samples, {noise:.0%} noise" if noise else f"{n} samples, no noise"
-        panels.append(Panel(marks, Axis("step"), Axis(f"{which} accuracy"), title))
-    words = {
-        "test": "With noisy labels and few samples the optimiser that was learned on validation "
-        "loss generalises better; without noise both are alike.",
-        "train": "The optimiser that was learned on training loss fits noisy labels too.",
-    }
+            marks.append(Line(steps, rounded(mean), _TINTS[name], label))
+            ends += (mean - sd).tolist() + (mean + sd).tolist()
+        panels.append((marks, _name(case)))
+    limits = (round(min(ends) - 0.02, 3), round(max(ends) + 0.02, 3))  # alike, to be compared
+    y = Axis(f"{which} accuracy", limits=limits)
     figures = {"test": "figures5-4-and-d", "train": "figure5-5"}
     title = "Accuracy on test samples" if which == "test" else "Accuracy on the samples fitted"
-    return Picture(figures[which], title, tuple(panels), shows=words[which])
+    return Picture(
+        figures[which],
+        title,
+        tuple(Panel(marks, Axis("step"), y, name) for marks, name in panels),
+        shows=_words(found, which),
+    )
+
+
+def _words(found: Mapping[Case, Courses], which: str) -> str:
+    """Say what was measured, and nothing that another run could belie."""
+    told = []
+    for case, courses in found.items():
+        if which == "test":
+            gap = _over(_gap(courses))
+            spread = "" if gap.spread is None else f" ± {gap.spread:.3f}"
+            told.append(f"{gap.ours:+.3f}{spread} ({_name(case)})")
+        elif case[1] > 0:
+            each = [f"{name} {_last(of, 'train').mean():.2f}" for name, of in courses.items()]
+            told.append(f"{', '.join(each)} ({_name(case)})")
+    first = {
+        "test": "Accuracy of TbV less that of TbT after the last step: ",
+        "train": "Training accuracies after the last step, where labels are noisy: ",
+    }
+    many = len(next(iter(found.values()))["TbT"])
+    means = f" Means over {many} rules of each kind; bands: a standard deviation over rules."
+    return f"{first[which]}{'; '.join(told) or 'none'}.{means if many > 1 else ''}"
 
 
 def _meta_picture(learned: Mapping[Case, Mapping[str, tuple[float, ...]]]) -> Picture:
     panels = []
-    for place, ((n, noise), curves) in enumerate(learned.items()):
+    for place, (case, curves) in enumerate(learned.items()):
         marks: list[Mark] = [
-            Line(
-                tuple(float(i + 1) for i in range(len(values))),
-                values,
-                _TINTS[name],
-                name if place == 0 else None,
-            )
+            curve(values, _TINTS[name], name if place == 0 else None)
             for name, values in curves.items()
         ]
-        title = f"{n} samples, {noise:.0%} noise"
-        panels.append(Panel(marks, Axis("segment"), Axis("meta-objective"), title))
+        panels.append(Panel(marks, Axis("segment"), Axis("meta-objective"), _name(case)))
     return Picture(
         "meta-objectives",
         "The meta-objective while rules are learned",
         tuple(panels),
-        shows="Jumps are new runs from new weights.",
+        shows="Of the first rule of each kind. Jumps are new runs from new weights.",
     )
 
 
@@ -287,19 +342,22 @@ STUDY = Study(
                     "judge_size": 64,
                     "meta_rate": 0.005,
                 },
+                "num_rules": 3,
                 "num_tests": 5,
                 "steps": 400,
                 "looks": 10,
                 "rates": (0.03, 0.1, 0.3, 1.0),
             },
             note="Digits in place of MNIST, networks 64-16-10 in place of 784-100-20-10, 200 and "
-            "1437 samples in place of 1000 and 60 000, 20 runs in place of 300, shorter; four "
-            "problems share a step of the rule, which starts as momentum. Eight settings of "
-            "meta-rate, scale, exponent, start and length were tried. On few noisy samples TbV "
-            "ended above TbT in three of them (by 0.04 to 0.10) and below in five (by 0.02 to "
-            "0.55, where a rule burst or learned little); this is the last, fixed before it was "
-            "run. So this scale does not decide between them. SGD with a tuned rate beats both "
-            "on few samples.",
+            "1437 samples in place of 1000 and 60 000; a rule has one layer of 16 units and is "
+            "learned from 20 runs in place of 300, shorter and four at once, with a meta-rate of "
+            f"0.005. {_OURS} Eight settings of meta-rate, scale, exponent, start and length were "
+            "tried with one rule of each kind. On few noisy samples TbV ended above TbT in three "
+            "of them (by 0.04 to 0.10) and below in five (by 0.02 to 0.55, where a rule burst or "
+            "learned little); this is the last, fixed before it was run. Rounding decided as well: "
+            "with features summed in another order it had -0.026 there in place of 0.021, and 4 "
+            "claims of 7 agreed in place of 6. So this was changed after that run: three rules of "
+            "each kind are learned, from three seeds, and their mean is judged.",
         ),
         "paper": Setting(
             options={
@@ -315,13 +373,14 @@ STUDY = Study(
                     (None, 0.2),
                 ),
                 "learning": {"stacked": 10},
+                "num_rules": 1,
                 "num_tests": 5,
                 "steps": 4000,
                 "looks": 40,
                 "rates": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
             },
-            note="Ten problems share a step of the rule, which starts as momentum; 4000 steps at "
-            "every size, where the thesis has 40 000 with all samples.",
+            note="A rule has two layers of 32 units, and ten problems share a step of it. "
+            f"{_OURS} 4000 steps at every size, where the thesis has 40 000 with all samples.",
         ),
     },
     measure=measure,

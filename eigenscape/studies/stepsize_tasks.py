@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from eigenscape.errors import ConvergenceWarning
-from eigenscape.report import Axis, Line, Mark, Panel, Picture, Points, Rule
+from eigenscape.report import Axis, Line, Mark, Panel, Picture, Points
 from eigenscape.stepsize import (
     LearnedStepSize,
     descend,
@@ -418,7 +418,7 @@ def _step_picture(curves: list[tuple[float, ...]]) -> Picture:
         Points(x, train, "gauss_newton", "TbT"),
         Points(x, valid, "hessian", "TbV"),
         Line(x, rounded([valid[0] * x[0] / t for t in x]), "muted", "1/t", dashed=True),
-        Rule(train[0], upright=False),
+        Line(x, (train[0],) * len(x), "muted", "constant"),
     ]
     return Picture(
         "theorem5-4-1",

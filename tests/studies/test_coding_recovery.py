@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from eigenscape.report import StudyResult
+from eigenscape.report import Line, StudyResult
 from eigenscape.representations import (
     initial_dictionary,
     learn_dictionary,
@@ -67,12 +67,40 @@ def test_the_claims(ran: Callable[[str], StudyResult], shop: Workshop) -> None:
     assert ours["thesis.fig2.3.quiet-perfect"] == pytest.approx(float(max(base[0], mask[0])))
     opened = float((base - mask)[1] - (base - mask)[0])
     assert ours["thesis.fig2.3.gap-opens"] == pytest.approx(opened, abs=1e-9)
+    quiet, loud = (
+        run_grid([{"noise": s, "num_learned": 40}], OPTIONS, "local", shop)[0].mean(0)
+        for s in (0.01, 0.1)
+    )
+    same = float(quiet[1] - quiet[2])
+    assert ours["thesis.fig2.3.local.quiet-equal"] == pytest.approx(same, abs=1e-9)
+    opened = float(loud[1] - loud[2]) - same
+    assert ours["thesis.fig2.3.local.gap-opens"] == pytest.approx(opened, abs=1e-9)
+    _, base, mask = run_grid([_scaled(8), _scaled(12)], OPTIONS, "local", shop).mean(1).T
+    wins = float((base - mask).min())
+    assert ours["thesis.fig2.2.local.masking-wins"] == pytest.approx(wins, abs=1e-9)
     scaled = run_grid([_scaled(8), _scaled(12)], OPTIONS, "sample", shop).mean(1)
     assert ours["thesis.fig2.2.both-degrade"] == pytest.approx(
         float((scaled[1] - scaled[0])[1:].min()), abs=1e-9
     )
     all_but = {claim.id for claim in STUDIES[NAME].claims} - {"thesis.fig2.1.independent"}
     assert ours.keys() == all_but  # a small run is not the setting of the reference
+
+
+def test_the_picture_tells_where_each_method_spoils_its_start(
+    ran: Callable[[str], StudyResult],
+) -> None:
+    (picture,) = ran(NAME).pictures
+    assert [panel.title for panel in picture.panels[::3]] == [
+        "from samples, p' varies",
+        "from the truth, p' varies",
+    ]
+    away = wins = 0
+    for panel in picture.panels[:3]:
+        start, base, mask = (mark.y for mark in panel.marks if isinstance(mark, Line))
+        away += sum(after > before for before, after in zip(start, base, strict=True))
+        wins += sum(ours < theirs for theirs, ours in zip(base, mask, strict=True))
+    assert f"it started at {away} of 7 points" in picture.shows
+    assert f"than the baseline at {wins} of 7 points" in picture.shows
 
 
 def test_scaled_settings_are_those_of_figure_2_2() -> None:

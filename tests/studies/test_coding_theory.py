@@ -64,3 +64,12 @@ def test_every_claim_is_measured(ran: Callable[[str], StudyResult]) -> None:
     assert ours.keys() == {claim.id for claim in STUDIES[NAME].claims}
     assert 0 < ours["thesis.lemmaa.1.2.largest"] < 1
     assert 0 <= ours["thesis.theorema.1.1.chosen"] < 1
+
+
+def test_the_picture_names_what_it_draws(ran: Callable[[str], StudyResult]) -> None:
+    (picture,) = ran(NAME).pictures
+    marks = picture.panels[0].marks
+    assert [mark.label for mark in marks] == ["the truth", "oracle", "Bayes bound"]
+    _, oracle, bayes = (torch.tensor(mark.y) for mark in marks)
+    assert oracle.unique().numel() == 1
+    assert (bayes <= oracle).all()

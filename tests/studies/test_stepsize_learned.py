@@ -1,3 +1,4 @@
+import itertools
 import math
 from collections.abc import Callable
 
@@ -6,19 +7,39 @@ import torch
 
 from eigenscape.data import load
 from eigenscape.records import Status
-from eigenscape.report import StudyResult
+from eigenscape.report import Band, Line, StudyResult
 from eigenscape.stepsize import Course, UpdateRule, draw_problems, learn_rule, train_networks
 from eigenscape.studies import STUDIES
-from eigenscape.studies.stepsize_learned import _NEW, _numbers
+from eigenscape.studies.stepsize_learned import _NEW, _numbers, _picture, _words
 from tests.studies.conftest import SMALL, numbers_of
 
 NAME = "thesis-stepsize-learned"
 
 
 def course(train: float, test: float) -> Course:
-    """Make the course of two networks that end with these accuracies."""
-    both = [torch.tensor([[0.0, value], [0.0, value]]) for value in (1.0, train, 1.0, test)]
+    """Make the course of two networks that end with these accuracies on average."""
+    both = [
+        torch.tensor([[0.5, value - 0.01], [0.5, value + 0.01]]) for value in (1, train, 1, test)
+    ]
     return Course(Status(True, ""), 0, 0, torch.tensor([1, 2]), *both)
+
+
+def pair(
+    tbt: tuple[float, float], tbv: tuple[float, float], sgd: tuple[float, float] = (0.8, 0.75)
+) -> dict[str, list[Course]]:
+    """Make courses of two rules of each kind; those of TbV are 0.1 apart."""
+    (train, test), apart = tbv, 0.05
+    spread = [course(train - apart, test - apart), course(train + apart, test + apart)]
+    return {"TbT": [course(*tbt)] * 2, "TbV": spread, "SGD": [course(*sgd)]}
+
+
+FOUND = {
+    (10, 0.0): pair((1.0, 0.8), (1.0, 0.75)),
+    (10, 0.2): pair((0.98, 0.5), (0.8, 0.7)),
+    (50, 0.2): pair((0.9, 0.7), (0.8, 0.8)),
+    (90, 0.0): pair((1.0, 0.9), (1.0, 0.91)),
+    (90, 0.2): pair((0.85, 0.8), (0.8, 0.84)),
+}
 
 
 def test_every_claim_is_measured(ran: Callable[[str], StudyResult]) -> None:
@@ -28,57 +49,78 @@ def test_every_claim_is_measured(ran: Callable[[str], StudyResult]) -> None:
 
 
 def test_a_case_is_the_experiment_of_the_thesis(ran: Callable[[str], StudyResult]) -> None:
-    options, ends = SMALL[NAME], {}
+    options, ends = SMALL[NAME], {"training": [], "validation": []}
     parts = [
         load("digits", split=split, normalise="unit").flattened().to("cpu", torch.float32)
         for split in ("train", "test")
     ]
     data, test = ((part.inputs, part.targets) for part in parts)
     extra = options["learning"]
-    for objective in ("training", "validation"):
+    for objective, seed in itertools.product(ends, range(3)):
         kind = {"objective": objective, "num_samples": 30, "label_noise": 0.2}
-        found = learn_rule(*data, hidden=(5,), start=UpdateRule.random((4,)), **kind, **extra)
+        start = UpdateRule.random((4,), seed=seed)
+        found = learn_rule(*data, hidden=(5,), start=start, seed=seed, **kind, **extra)
         problems = draw_problems(*data, numbers=range(_NEW, _NEW + 2), **kind)
         run = {"hidden": (5,), "num_steps": 6, "num_looks": 3}
-        ends[objective] = train_networks(found.rule, problems, test, **run)
-    gap = ends["validation"].test_accuracies[:, -1] - ends["training"].test_accuracies[:, -1]
+        ends[objective].append(train_networks(found.rule, problems, test, **run))
+    tests = {name: [c.test_accuracies[:, -1].mean() for c in of] for name, of in ends.items()}
+    gaps = torch.stack(tests["validation"]) - torch.stack(tests["training"])
+    wins = next(f for f in ran(NAME).findings if f.id.endswith("validation-wins"))
+    assert wins.ours == pytest.approx(float(gaps.mean()), abs=1e-9)
+    assert wins.spread == pytest.approx(float(gaps.std()), abs=1e-9)
+    fits = torch.stack([c.train_accuracies[:, -1].mean() for c in ends["training"]])
     ours = numbers_of(ran(NAME))
-    assert ours["thesis.figure5.4b.validation-wins"] == pytest.approx(float(gap.mean()), abs=1e-9)
-    fits = float(ends["training"].train_accuracies[:, -1].mean())
-    assert ours["thesis.figure5.5.train-fits-noise"] == pytest.approx(fits, abs=1e-9)
+    assert ours["thesis.figure5.5.train-fits-noise"] == pytest.approx(float(fits.mean()), abs=1e-9)
 
 
 def test_numbers_from_known_courses() -> None:
-    def pair(tbt: tuple[float, float], tbv: tuple[float, float]) -> dict[str, Course]:
-        return {"TbT": course(*tbt), "TbV": course(*tbv)}
-
-    found = {
-        (10, 0.0): pair((1.0, 0.8), (1.0, 0.75)),
-        (10, 0.2): pair((0.98, 0.5), (0.8, 0.7)),
-        (50, 0.2): pair((0.9, 0.7), (0.8, 0.8)),
-        (90, 0.0): pair((1.0, 0.9), (1.0, 0.91)),
-        (90, 0.2): pair((0.85, 0.8), (0.8, 0.84)),
-    }
-    ours = {name.removeprefix("thesis."): m.ours for name, m in _numbers(found).items()}
+    found = _numbers(FOUND)
+    ours = {name.removeprefix("thesis."): m.ours for name, m in found.items()}
     assert ours == pytest.approx(
         {
             "figure5.4b.validation-wins": 0.2,
             "figure5.5.train-fits-noise": 0.98,
             "figure5.5.validation-does-not": 0.18,
+            "figure5.5.validation-learns": -0.05,
             "figure5.4.noise-decides": 0.25,
             "figure5.4c.all-clean-equal": 0.01,
             "figured.1.all-noisy": 0.04,
             "figured.3.gap-shrinks": -0.06,
         }
     )
-    few = {case: courses for case, courses in found.items() if case == (10, 0.0)}
+    over_rules = 0.1 / math.sqrt(2)  # of two that are 0.1 apart
+    assert found["thesis.figure5.4b.validation-wins"].spread == pytest.approx(over_rules)
+    few = {case: courses for case, courses in FOUND.items() if case == (10, 0.0)}
     assert set(_numbers(few)) == {"thesis.figure5.4c.all-clean-equal"}
+
+
+def test_one_rule_has_the_spread_of_its_networks() -> None:
+    one = {case: {name: of[:1] for name, of in courses.items()} for case, courses in FOUND.items()}
+    fits = _numbers(one)["thesis.figure5.5.train-fits-noise"]
+    assert fits.spread == pytest.approx(0.02 / math.sqrt(2))
+    assert not any(isinstance(mark, Band) for mark in _picture(one, "test").panels[0].marks)
+
+
+def test_words_are_those_of_the_numbers() -> None:
+    words = _words(FOUND, "test")
+    assert "+0.200 ± 0.071 (10 samples, 20% noise)" in words
+    assert "-0.050 ± 0.071 (10 samples, no noise)" in words
+    assert "TbT 0.98, TbV 0.80, SGD 0.80 (10 samples, 20% noise)" in _words(FOUND, "train")
 
 
 def test_pictures_have_a_panel_for_each_case(ran: Callable[[str], StudyResult]) -> None:
     result = ran(NAME)
     for picture in result.pictures:
         assert len(picture.panels) == 4
-    labels = [mark.label for mark in result.pictures[0].panels[0].marks]
-    assert labels == ["TbT", "TbV", "SGD"]
-    assert len(result.sheets[0].columns["optimiser"]) == 12
+    lines = [mark for mark in result.pictures[0].panels[0].marks if isinstance(mark, Line)]
+    assert [line.label for line in lines] == ["TbT", "TbV", "SGD"]
+    for picture in result.pictures[:2]:
+        (limits,) = {panel.y.limits for panel in picture.panels}
+        drawn = [y for p in picture.panels for m in p.marks if isinstance(m, Line) for y in m.y]
+        assert limits[0] < min(drawn) <= max(drawn) < limits[1]
+    columns = result.sheets[0].columns
+    assert columns["optimiser"] == (*["TbT"] * 3, *["TbV"] * 3, "SGD") * 4
+    assert columns["rule"] == (0, 1, 2, 0, 1, 2, 0) * 4
+    wins = numbers_of(result)["thesis.figure5.4b.validation-wins"]
+    noisy = columns["test accuracy"][7:13]
+    assert wins == pytest.approx((sum(noisy[3:]) - sum(noisy[:3])) / 3, abs=1e-5)

@@ -41,6 +41,18 @@ def test_numbers_of_the_only_draw(ran: Callable[[str], StudyResult]) -> None:
     assert ours["thesis.figure5.1.converges"] == pytest.approx(off)
 
 
+def test_the_closed_form_has_no_more_steps_than_its_rivals(
+    ran: Callable[[str], StudyResult],
+) -> None:
+    q, found = Quadratic.of(*random_quadratic()), []
+    for _, t, start, _ in CELLS:
+        path = meta_descent(q, num_steps=t, start=start, num_meta_steps=150)  # as in this small run
+        best = optimal_step_size(q, num_steps=t)
+        found.append(abs(float(path[-100:].mean()) / best - 1) < 0.25)
+    assert ran(NAME).sheets[0].columns["closed form"] == tuple(found)
+    assert not all(found)  # in 1000 steps all converge
+
+
 def test_tables_are_laid_out_as_in_the_thesis(ran: Callable[[str], StudyResult]) -> None:
     result = ran(NAME)
     columns = result.sheets[0].columns

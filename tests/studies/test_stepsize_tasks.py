@@ -60,4 +60,6 @@ def test_pictures_hold_both_ways(ran: Callable[[str], StudyResult]) -> None:
     assert [panel.x.label for panel in figures.panels] == ["noise σ", "samples n"]
     lines = [mark.label for mark in figures.panels[0].marks if getattr(mark, "label", None)]
     assert lines == ["TbT, test", "TbT, train", "TbV, test", "TbV, train"]
-    assert torch.tensor(steps.panels[0].marks[0].y).gt(0).all()
+    marks = steps.panels[0].marks
+    assert [mark.label for mark in marks] == ["TbT", "TbV", "1/t", "constant"]
+    assert all(torch.tensor(mark.y).gt(0).all() for mark in marks)
