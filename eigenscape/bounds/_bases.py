@@ -146,7 +146,8 @@ def _chain_outputs(risk: EmpiricalRisk, layers: Mapping[str, Layer]) -> dict[str
     if not chained or not all(isinstance(layer.module, nn.Linear) for layer in layers.values()):
         raise UnsupportedModelError(
             "`layer_basis(risk, 'approximate')` is for chains of linear layers (Wu (56)); these "
-            f"have weights {[tuple(W.shape) for W in weights]}. Use kind='kronecker'."
+            f"have weights {[tuple(W.shape) for W in weights]}. Use kind='kronecker', which is the "
+            "basis of the method 'iter' (`--method iter`)."
         )
     last = list(layers.values())[-1]
     A = OutputHessian(risk, last.name or last.params[0]).matrix

@@ -146,13 +146,15 @@ class Steps:
 
     def run_steps(self, index: Tensor) -> None:
         """Make the steps whose examples `index` (S, B) names, with the noise that is there."""
-        task, flat = self._task, index.reshape(-1)
-        x = task.inputs.index_select(0, flat).view(*index.shape, *task.inputs.shape[1:])
-        y = task.targets.index_select(0, flat).view(index.shape)
-        found = [self._step(x[s], y[s], self._noise[s]) for s in range(len(index))]
+        # Each network has examples of its own: a second draw on the same ones would leave their
+        # noise as it is.
+        task, count = self._task, math.gcd(self._recipe.num_samples, index.shape[1])
+        own = index.view(len(index), count, -1)
+        x = task.inputs.index_select(0, own.flatten()).view(*own.shape, *task.inputs.shape[1:])
+        y = task.targets.index_select(0, own.flatten()).view(own.shape)
+        found = [self._step(x[s], y[s], self._noise[s, :count]) for s in range(len(index))]
         outputs, losses = (torch.stack(parts) for parts in zip(*found, strict=True))
-        wrong = task.wrong(outputs, y.unsqueeze(1))
-        means = wrong.double().mean((1, 2)), losses.double().mean(1)
+        means = task.wrong(outputs, y).double().mean((1, 2)), losses.double().mean(1)
         self.sums += torch.stack(means).sum(1) * index.shape[1]
 
     def kl(self) -> Tensor:
@@ -192,14 +194,18 @@ class Steps:
         return Basis(tuple(layers)), torch.cat(variances)
 
     def _step(self, x: Tensor, y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Make a step; return outputs (K, B, C) and losses (K,) of the networks drawn."""
+        """Make a step with x (K, B, …) and y (K, B), where B are the examples of one network.
+
+        Returns:
+            Outputs (K, B, C) and losses (K,) of the networks drawn.
+        """
         basis, std = self.basis, self.log_std.exp()
         spread = noise * std
         rows = (self.w + basis.to_standard(self._offset(spread, noise).T).T).requires_grad_()
         with torch.enable_grad():
-            z = self._task.outputs(rows, x)
+            z = self._task.outputs(rows, x, own=True)
             losses = self._task.loss(z, y)
-            (slopes,) = torch.autograd.grad(losses, rows, self._ones)
+            (slopes,) = torch.autograd.grad(losses, rows, self._ones[: len(rows)])
         # ∂w'/∂ς is Q diag(e^ς ∘ ξ), and ∂w'/∂N has ξ at the row's place.
         turned = basis.to_basis(slopes.T).T
         products = [

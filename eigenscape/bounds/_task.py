@@ -130,7 +130,8 @@ class Task:
         if self.is_binary:
             each = F.softplus(z[..., 0] * (1.0 - 2.0 * y))
         else:
-            each = -z.log_softmax(-1).gather(-1, y.expand(z.shape[:2]).unsqueeze(-1)).squeeze(-1)
+            labels = y.expand(z.shape[:2]).reshape(-1)
+            each = F.cross_entropy(z.flatten(0, 1), labels, reduction="none").view(z.shape[:2])
         return each.mean(1) / (math.log(2.0) if z.shape[-1] <= 2 else 1.0)
 
     @torch.no_grad()

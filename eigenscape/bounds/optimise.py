@@ -92,9 +92,9 @@ def optimise_posterior(
 ) -> PosteriorFit:
     """Find mean, variances and prior variance with a small bound, from the model's weights.
 
-    The model itself is not changed. Cost: an epoch is one of training with `num_samples` networks
-    and two rotations a step. On a GPU the steps are recorded in CUDA graphs, and nothing is read
-    back within an epoch.
+    The model itself is not changed. Cost: an epoch is one of training, with two rotations of each
+    network drawn. On a GPU the steps are recorded in CUDA graphs, and nothing is read back within
+    an epoch.
 
     Args:
         risk: Model with trained weights, a classification loss, and the data of the bound.

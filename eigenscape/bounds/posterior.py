@@ -200,6 +200,8 @@ class Basis:
 
     def _mapped(self, X: Tensor, *, back: bool) -> Tensor:
         self._require_size(X, "Basis.to_standard(X)" if back else "Basis.to_basis(X)")
+        if not any(layer.rotations for layer in self.layers):
+            return X
         rows = X.unsqueeze(0) if X.ndim == 1 else X.T
         parts = [
             layer.rotate(rows[:, layer.start : layer.start + layer.size], back=back)

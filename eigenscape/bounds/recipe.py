@@ -36,7 +36,10 @@ class BoundRecipe:
             1/(1/λ + n h) for the Gauss-Newton diagonal h in the basis (EKFAC).
         epochs: Passes over the data.
         batch_size: Examples per step; the last, shorter batch is used.
-        num_samples: Networks drawn from the posterior in each step.
+        num_samples: K, networks drawn from the posterior in each step. They share the batch out
+            among them, so K divides its size, and the noise of draws and that of examples fall
+            alike: K times the batch with K networks is an average of K steps. A last batch of B
+            examples has gcd(K, B) networks, so that all examples count alike.
         optimizer: "rmsprop" (decay 0.9, the authors' code) or "sgd" (the text).
         learning_rate: τ.
         drop: Factor of a drop of τ.
@@ -88,6 +91,11 @@ class BoundRecipe:
             raise InvalidArgumentError(
                 "`BoundRecipe(covariance='full')` has no use for another basis: set "
                 f"refresh_every=None; got {self.refresh_every}."
+            )
+        if self.batch_size % self.num_samples:
+            raise InvalidArgumentError(
+                f"`BoundRecipe(num_samples={self.num_samples})` must divide the batch, for each "
+                f"network has examples of its own; got batch_size={self.batch_size}."
             )
         for name in ("learning_rate", "drop", "precision", "ceiling"):
             require_positive(getattr(self, name), call.format(name))

@@ -18,6 +18,7 @@ from eigenscape.cli.show import show
 from eigenscape.cli.stepsize import stepsize
 from eigenscape.cli.study import study
 from eigenscape.cli.train import train
+from eigenscape.cli.verify import verify
 
 app = typer.Typer(
     name="eigenscape",
@@ -39,6 +40,7 @@ for command in (
     analyze,
     train,
     bound,
+    verify,
     stepsize,
     study,
     claims,

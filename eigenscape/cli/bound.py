@@ -1,5 +1,6 @@
 """`eigenscape bound`: a certified bound on the error of your network on new data."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,6 +26,7 @@ from eigenscape.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from eigenscape.bounds import NetworkCertificate
+    from eigenscape.risk import EmpiricalRisk
 
 _NO_SETTINGS = ("ctx", "out", "overwrite", "quiet", "debug")
 _FIRST = "epoch-0000.safetensors"
@@ -62,7 +64,13 @@ def bound(
     ] = "curvature",
     epochs: Annotated[int, typer.Option(help="Passes of the optimisation.", min=1)] = 200,
     batch_size: Annotated[int, typer.Option(help="Examples per step.", min=1)] = 128,
-    lr: Annotated[float, typer.Option(help="Learning rate; falls tenfold four times.")] = 0.001,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help="Learning rate; falls tenfold four times [default: 30 over the number of steps, "
+            "but within 0.001 and 0.01]."
+        ),
+    ] = None,
     draws: Annotated[int, typer.Option(help="Networks drawn for the certificate.", min=1)] = 1000,
     examples_per_draw: Annotated[
         int | None,
@@ -97,7 +105,8 @@ def bound(
       eigenscape bound F-32^2 --data digits --checkpoint runs/net
       eigenscape bound my.py:build --data my.py:data -c net.safetensors --prior init.safetensors
 
-    Interrupted with Ctrl-C, the same command continues where it was.
+    Interrupted with Ctrl-C, the same command continues where it was. `eigenscape verify` checks
+    what is kept.
 
     Raises:
         Exit: If the optimisation stopped early.
@@ -154,23 +163,60 @@ def find_prior(prior: Path | None, checkpoint: Path, seed: int | None) -> Path:
     return prior
 
 
-def _compute(
-    screen: Screen, settings: dict[str, Any], prior: Path, place: _runs.Place
-) -> tuple["NetworkCertificate", bool]:
-    """Load, optimise, certify; return the certificate and whether the optimisation ended well."""
-    from eigenscape.bounds import bound_recipe, certify, optimise_posterior
+def find_risk(screen: Screen, settings: dict[str, Any]) -> "EmpiricalRisk":
+    """Load the model and the data that the settings of a bound name, and show them.
+
+    Args:
+        screen: Where to show them.
+        settings: The arguments of `bound` by name.
+
+    Returns:
+        The risk.
+    """
     from eigenscape.cli._subject import choose_device
     from eigenscape.distributed import join
 
     wanted = {**settings, "params": None, "batch_size": None, "dtype": None}
     with join(device=choose_device(settings["device"])) as ranks:
         risk, _ = find(screen, wanted, ranks)
+    return risk
+
+
+def learning_rate(num_examples: int, epochs: int, batch_size: int) -> float:
+    """Return a learning rate for so many steps.
+
+    RMSprop changes no number by more than a few rates a step, and a fifth of the steps has the
+    first rate. The logarithms of standard deviations have a few units to go.
+
+    Args:
+        num_examples: n.
+        epochs: Passes over them.
+        batch_size: Examples per step.
+
+    Returns:
+        30 over the number of steps; the paper's 0.001 where there are more than 30 000.
+    """
+    steps = epochs * math.ceil(num_examples / batch_size)
+    return min(0.01, max(0.001, 30.0 / steps))
+
+
+def _compute(
+    screen: Screen, settings: dict[str, Any], prior: Path, place: _runs.Place
+) -> tuple["NetworkCertificate", bool]:
+    """Load, optimise, certify; return the certificate and whether the optimisation ended well."""
+    from eigenscape.bounds import bound_recipe, certify, optimise_posterior
+
+    risk = find_risk(screen, settings)
+    rate = settings["lr"] or learning_rate(
+        risk.num_samples, settings["epochs"], settings["batch_size"]
+    )
+    screen.facts({"learning rate": f"{rate:.3g}"})
     recipe = bound_recipe(
         settings["method"],
         epochs=settings["epochs"],
         drop_every=max(1, settings["epochs"] // 5),
         batch_size=settings["batch_size"],
-        learning_rate=settings["lr"],
+        learning_rate=rate,
         initial=settings["initial"],
         delta=settings["delta"],
     )

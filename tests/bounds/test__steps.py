@@ -97,6 +97,64 @@ def test_pieces_have_few_shapes_and_no_step_sees_the_noise_of_another(
     assert float(gram.diagonal().min()) > 0.3
 
 
+def test_networks_share_a_batch_out_and_all_examples_count_once(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = session(problem, batch_size=40, num_samples=4, optimizer="sgd")
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    real = Steps._step
+
+    def spy(self: Steps, x: Tensor, y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append((x.clone(), y.clone(), noise.clone()))
+        return real(self, x, y, noise)
+
+    monkeypatch.setattr(Steps, "_step", spy)
+    run._refresh()
+    run._run_epoch(0, 1e-300)  # nothing moves
+    # The last ten examples have the greatest number of networks that divides both 4 and 10.
+    shapes = [(tuple(x.shape), tuple(y.shape), len(noise)) for x, y, noise in seen]
+    assert shapes == [((4, 10, 5), (4, 10), 4)] * 2 + [((2, 5, 5), (2, 5), 2)]
+    inputs = torch.cat([x.flatten(0, 1) for x, _, _ in seen])
+    assert sorted(inputs.tolist()) == sorted(problem.data[0].tolist())
+    wrong, loss, std = 0, 0.0, run._steps.log_std.exp()
+    for xs, ys, noise in seen:
+        for x, y, xi in zip(xs, ys, noise, strict=True):
+            w = run._steps.w + run._basis.to_standard(std * xi)
+            z = torch.func.functional_call(problem.model, problem.risk.space.unflatten(w), (x,))
+            wrong += int((z.argmax(1) != y).sum())
+            loss += float(nn.functional.cross_entropy(z, y, reduction="sum"))
+    assert run._steps.sums.tolist() == pytest.approx([wrong, loss], rel=1e-12)
+
+
+def test_slopes_of_many_networks_have_the_mean_of_one_and_less_noise(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Tensor] = []
+
+    def keep(self: Steps, outer: Tensor, inner: Tensor, *_: object) -> list[Tensor]:
+        found.append(torch.cat((outer, inner)))
+        return [torch.zeros_like(tensor) for tensor in self.moving()]
+
+    monkeypatch.setattr(Steps, "slopes", keep)
+    slopes = []
+    for count in (1, 3):
+        found.clear()
+        run = session(problem, batch_size=15 * count, num_samples=count)
+        run._refresh()
+        run._steps.log_std.fill_(-1.5)
+        for epoch in range(300):
+            run._run_epoch(epoch, 0.1)
+        slopes.append(torch.stack(found))
+    one, three = slopes
+    assert (len(one), len(three)) == (1800, 600)
+    variances = one.var(0), three.var(0)
+    gap = (one.mean(0) - three.mean(0)) / (variances[0] / 1800 + variances[1] / 600).sqrt()
+    assert float(gap.abs().max()) < 4.5  # standard errors, of 78 numbers
+    assert float(gap.square().mean()) < 2.0
+    # A third of the variance, for draws and examples are independent of the others'.
+    assert float((variances[0] / variances[1]).log().mean().exp()) == pytest.approx(3.0, rel=0.1)
+
+
 Work = Callable[[], None]
 
 

@@ -86,11 +86,11 @@ def test_a_step_of_sgd_is_line_12_to_14_of_the_algorithm(
     L = torch.diag(log_std.exp())
     if lower:
         L = L + torch.block_diag(*(N.tril(-1) for N in lower))
-    losses = []
-    for xi in noise:
+    losses, shares = [], (t.chunk(num_samples) for t in problem.data)
+    for xi, x, y in zip(noise, *shares, strict=True):
         named = run._risk.space.unflatten(w + Q @ L @ xi)
-        z = torch.func.functional_call(problem.model, named, (problem.data[0],))
-        losses.append(nn.functional.cross_entropy(z, problem.data[1]))
+        z = torch.func.functional_call(problem.model, named, (x,))
+        losses.append(nn.functional.cross_entropy(z, y))
     origin = problem.risk.space.flatten(problem.prior)
     prior = MultivariateNormal(origin, scale_tril=rho.exp() * torch.eye(39).double())
     kl = kl_divergence(MultivariateNormal(w, scale_tril=L), prior)

@@ -38,6 +38,7 @@ def test_methods_differ_in_basis_and_schedule() -> None:
         ({"initial": "zero"}, UnknownNameError),
         ({"refresh_every": 0}, InvalidArgumentError),
         ({"num_samples": 1.5}, WrongTypeError),
+        ({"num_samples": 0}, InvalidArgumentError),
         ({"learning_rate": -1.0}, InvalidArgumentError),
         ({"delta": 1.0}, InvalidArgumentError),
     ],
@@ -50,3 +51,9 @@ def test_settings_are_checked(settings: dict[str, Any], error: type[Exception]) 
 def test_unknown_methods_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="'iter-m'"):
         bound_recipe("itr")
+
+
+def test_networks_share_the_batch_out() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"num_samples=3\)` must divide.*batch_size=128"):
+        BoundRecipe(num_samples=3)
+    assert BoundRecipe(num_samples=4, batch_size=12).num_samples == 4

@@ -15,6 +15,7 @@ VERBS = (
     "analyze",
     "train",
     "bound",
+    "verify",
     "stepsize",
     "study",
     "claims",

@@ -7,7 +7,7 @@ from torch import nn
 
 from eigenscape.bounds import NetworkCertificate
 from eigenscape.cli._subject import load_data, load_model
-from eigenscape.cli.bound import find_prior
+from eigenscape.cli.bound import find_prior, learning_rate
 from eigenscape.errors import InvalidArgumentError
 from eigenscape.losses import CrossEntropy
 from eigenscape.report import read_run
@@ -120,3 +120,25 @@ def test_a_training_that_kept_no_first_weights_is_refused(tmp_path: Path) -> Non
     assert find_prior(None, tmp_path, 10).parent.name == "seed-10"
     named = tmp_path / "other.pt"
     assert find_prior(named, tmp_path, None) == named
+
+
+def test_few_steps_have_a_larger_learning_rate(cli: Cli, files: tuple[Path, Path]) -> None:
+    assert learning_rate(2000, epochs=200, batch_size=128) == pytest.approx(30 / 3200)
+    assert learning_rate(1437, epochs=20, batch_size=128) == 0.01
+    assert learning_rate(60_000, epochs=200, batch_size=128) == 0.001
+    words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1], "--prior", files[0])
+    words = (*words, *FAST, "--prior-source", "other-data")
+    assert "learning rate: 0.01" in " ".join(cli(*words, "--out", "b").stdout.split())
+    given = cli(*words, "--out", "c", "--lr", "0.02")
+    assert "learning rate: 0.02" in " ".join(given.stdout.split())
+    one, two = (read_run(name).record.posterior.means for name in ("b", "c"))
+    assert not torch.equal(one, two)
+
+
+def test_a_network_that_is_no_chain_is_told_which_method_it_has(cli: Cli) -> None:
+    train = ("train", "SmallConv-2-3", "--data", "digits", "--epochs", "1", "--samples", "40")
+    assert cli(*train, "--keep-epochs", "0", "--out", "t").exit_code == 0
+    words = ("bound", "SmallConv-2-3", "--data", "digits", "--samples", "40", "-c", "t")
+    result = cli(*words, *FAST, "--method", "iter-m", "--out", "b")
+    assert result.exit_code == 2
+    assert "`--method iter`" in " ".join(result.stderr.split())

@@ -13,11 +13,13 @@ from eigenscape.bounds import (
     PosteriorFit,
     bound_recipe,
     certify,
+    layer_basis,
     make_posterior,
     optimise_posterior,
 )
 from eigenscape.bounds._steps import Steps
 from eigenscape.bounds._task import Task
+from eigenscape.bounds.optimise import _products
 from eigenscape.errors import SubstitutionWarning
 from eigenscape.losses import CrossEntropy
 from eigenscape.progress import Progress
@@ -64,7 +66,7 @@ def same(one: PosteriorFit, two: PosteriorFit) -> None:
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
-@pytest.mark.parametrize("num_samples", [1, 2])
+@pytest.mark.parametrize("num_samples", [1, 4])  # the short step has two of the four
 def test_steps_with_the_same_noise_are_those_of_the_cpu(
     monkeypatch: pytest.MonkeyPatch, covariance: str, num_samples: int
 ) -> None:
@@ -90,9 +92,7 @@ def test_steps_with_the_same_noise_are_those_of_the_cpu(
         torch.testing.assert_close(device, host, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("basis", ["standard", "kronecker", "approximate"])
-def test_graphs_change_no_bit(monkeypatch: pytest.MonkeyPatch, basis: str) -> None:
-    recorded = fitted("cuda", basis=basis)
+def without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Steps.__init__
 
     def plain(self: Steps, *args: object) -> None:
@@ -100,7 +100,13 @@ def test_graphs_change_no_bit(monkeypatch: pytest.MonkeyPatch, basis: str) -> No
         self._use_graphs = False
 
     monkeypatch.setattr(Steps, "__init__", plain)
-    same(fitted("cuda", basis=basis), recorded)
+
+
+@pytest.mark.parametrize("basis", ["standard", "kronecker", "approximate"])
+def test_graphs_change_no_bit(monkeypatch: pytest.MonkeyPatch, basis: str) -> None:
+    recorded = fitted("cuda", basis=basis, num_samples=2)
+    without_graphs(monkeypatch)
+    same(fitted("cuda", basis=basis, num_samples=2), recorded)
 
 
 def test_a_killed_optimisation_continues_with_the_same_bits(tmp_path: Path) -> None:
@@ -115,38 +121,66 @@ def test_a_killed_optimisation_continues_with_the_same_bits(tmp_path: Path) -> N
     same(fitted("cuda", checkpoint=tmp_path / "c"), whole)
 
 
-def test_tf32_rounds_the_steps_and_no_basis() -> None:
+def wide() -> tuple[EmpiricalRisk, dict[str, Tensor]]:
+    """768 inputs and 640 hidden units in float32, which TF32 rounds; tests have float64 else."""
     draw = torch.Generator().manual_seed(0)
-    x = torch.randn(1024, 128, generator=draw)
+    x = torch.randn(1024, 768, generator=draw, dtype=torch.float32)
     y = (x[:, 0] + 0.5 * x[:, 1] > 0).long()
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 2))
+    model = nn.Sequential(nn.Linear(768, 640), nn.ReLU(), nn.Linear(640, 2)).float()
     prior = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.3).add_(0.05)
-    risk = EmpiricalRisk(model.cuda(), CrossEntropy(), (x.cuda(), y.cuda()))
-    short = dict(epochs=3, batch_size=256, refresh_every=2)
-    one, two = (
-        optimise_posterior(
-            risk,
-            prior,
-            recipe=bound_recipe("iter", **short, tf32=tf32),
-            prior_source="other data",
-        )
-        for tf32 in (False, True)
-    )
-    assert not torch.equal(one.posterior.means, two.posterior.means)
-    torch.testing.assert_close(one.bound, two.bound, rtol=0.0, atol=0.05)
-    assert two.posterior.basis.orthonormality() < 1e-12
-    # The certificate does not know how its posterior was found, nor what the process allows.
-    torch.set_float32_matmul_precision("high")
-    try:
-        found = certify(risk, two.posterior, num_samples=64, examples_per_draw=100)
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    again = certify(risk, two.posterior, num_samples=64, examples_per_draw=100)
-    assert found.certificate.to_dict() == again.certificate.to_dict()
+    return EmpiricalRisk(model.cuda(), CrossEntropy(), (x.cuda(), y.cuda())), prior
+
+
+def distance(one: Tensor, two: Tensor) -> float:
+    return float((one - two).norm() / two.norm())
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_tf32_rounds_the_steps(monkeypatch: pytest.MonkeyPatch, graphs: bool) -> None:
+    risk, prior = wide()
+    if not graphs:
+        without_graphs(monkeypatch)
+    (batch,) = risk.batches
+    x, weight = batch.args[0], risk.parameters()["0.weight"]
+    seen: dict[str, list[Tensor]] = {}
+    for tf32 in (False, True):
+        # Forward and backward alone, as a step has them; the backward runs in another thread.
+        with _products(tf32=tf32):
+            leaf = weight.detach().clone().requires_grad_()
+            product = x[:512] @ leaf.T
+            (slope,) = torch.autograd.grad(product.square().sum(), leaf)
+        # One epoch of two steps by SGD: means move by slopes, and nothing divides them.
+        settings = dict(epochs=1, batch_size=512, optimizer="sgd", learning_rate=0.01)
+        recipe = bound_recipe("appr", **settings, tf32=tf32)
+        found = optimise_posterior(risk, prior, recipe=recipe, prior_source="other data").posterior
+        start = risk.space.flatten(risk.parameters()).double()
+        moved = {"means": found.means - start, "variances": found.variances.log()}
+        for name, value in {"product": product, "slope": slope, **moved}.items():
+            seen.setdefault(name, []).append(value.detach().double())
+        assert found.basis.orthonormality() < 1e-12
+    gaps = {name: distance(rounded, plain) for name, (plain, rounded) in seen.items()}
+    print(f"graphs {graphs}: {gaps}")
+    # TF32 has a unit roundoff of 5e-4; without it products of one input differ by no bit.
+    assert all(1e-5 < gaps[name] < 1e-2 for name in ("product", "slope")), gaps
+    assert 1e-5 < gaps["means"] < 0.1, gaps  # draws go through a ReLU and two rotations
+    assert 0.0 < gaps["variances"] < 1e-2, gaps
+
+
+def test_certificates_do_not_know_tf32() -> None:
+    risk, prior = wide()
+    posterior = make_posterior(risk, prior, prior_source="other data", basis=layer_basis(risk))
+    found = []
+    for precision in ("high", "highest"):
+        torch.set_float32_matmul_precision(precision)
+        try:
+            found.append(certify(risk, posterior, num_samples=64, examples_per_draw=100))
+        finally:
+            torch.set_float32_matmul_precision("highest")
+    assert found[0].certificate.to_dict() == found[1].certificate.to_dict()
 
 
 @pytest.mark.parametrize("per_draw", [None, 7])
