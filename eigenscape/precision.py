@@ -19,11 +19,14 @@ T = TypeVar("T")
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
+def full_precision(*, tf32: bool = False) -> Iterator[None]:
     """Switch reduced-precision products off, and back to what they were afterwards.
 
     Usable as a decorator too. It changes process-wide switches, so do not train in another thread
     meanwhile.
+
+    Args:
+        tf32: Switch TF32 on instead, for what is noisy by itself and certifies nothing.
 
     Examples:
         >>> torch.set_float32_matmul_precision("high")
@@ -37,8 +40,8 @@ def full_precision() -> Iterator[None]:
     old_matmul = _old(torch.get_float32_matmul_precision, "highest")
     old_cudnn = _old(lambda: torch.backends.cudnn.allow_tf32, False)
     new = [(switch, switch.fp32_precision) for switch in _switches()]
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
     try:
         yield
     finally:

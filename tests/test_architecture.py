@@ -5,6 +5,7 @@ a test keeps the two in step (`python tests/test_architecture.py` prints the ren
 """
 
 import ast
+import importlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -356,6 +357,10 @@ def test_design_page_shows_this_table() -> None:
 
 
 # --- the table itself makes sense ----------------------------------------------------------------
+
+
+def test_rooms_that_records_imports_by_name_are_rooms() -> None:  # a name hides from the table
+    assert set(importlib.import_module("eigenscape.records")._ROOMS) <= {*sum(LINES.values(), ())}
 
 
 def test_no_room_stands_twice() -> None:

@@ -203,7 +203,7 @@ class Steps:
         spread = noise * std
         rows = (self.w + basis.to_standard(self._offset(spread, noise).T).T).requires_grad_()
         with torch.enable_grad():
-            z = self._task.outputs(rows, x, own=True)
+            z = self._task.outputs(rows, x)
             losses = self._task.loss(z, y)
             (slopes,) = torch.autograd.grad(losses, rows, self._ones[: len(rows)])
         # ∂w'/∂ς is Q diag(e^ς ∘ ξ), and ∂w'/∂N has ξ at the row's place.

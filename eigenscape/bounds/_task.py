@@ -4,7 +4,6 @@ Letters: K networks, B examples, C outputs; rows (K, P) are the networks' parame
 """
 
 import copy
-import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -88,18 +87,18 @@ class Task:
                 stacklevel=2,
             )
 
-    def outputs(self, rows: Tensor, x: Tensor, *, own: bool = False) -> Tensor:
+    def outputs(self, rows: Tensor, x: Tensor) -> Tensor:
         """Return the outputs (K, B, C) of networks (K, P); inside `risk.evaluating()`.
 
         Args:
             rows: The networks.
-            x: Inputs (B, …) of them all.
-            own: Whether `x` is (K, B, …) instead, and each network has inputs of its own.
+            x: Inputs (B, …) of them all, or (K, B, …) where each has inputs of its own.
 
         Returns:
             The outputs.
         """
         space, constants = self._risk.space, self._risk.constants()
+        own = x.ndim > self.inputs.ndim
 
         def one(params: dict[str, Tensor], x: Tensor) -> Any:
             return self._risk.call({**constants, **params}, (x,), {})
@@ -146,10 +145,9 @@ class Task:
             The share of these examples that are put into a wrong class.
         """
         count = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-        own = index is not None
         with self._risk.evaluating():
             for x, y in self._pieces(index):
-                count += self.wrong(self.outputs(rows, x, own=own), y).sum(1)
+                count += self.wrong(self.outputs(rows, x), y).sum(1)
         return count.double() / (self.num_examples if index is None else index.shape[1])
 
     def _pieces(self, index: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -198,21 +196,6 @@ def working_risk(risk: EmpiricalRisk) -> EmpiricalRisk:
 
     params = {name: tensor.clone() for name, tensor in risk.parameters().items()}
     return EmpiricalRisk(model_of, risk.loss, data, params=params)
-
-
-def mixed_seed(what: str, *numbers: int) -> int:
-    """Hash to 63 bits, so that neighbouring seeds, and other uses of one, have nothing in common.
-
-    Args:
-        what: What is drawn.
-        *numbers: A seed, and what else tells the draw from others.
-
-    Returns:
-        The seed of a generator.
-    """
-    text = "/".join((what, *map(str, numbers)))
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 def _require_plain(risk: EmpiricalRisk) -> None:

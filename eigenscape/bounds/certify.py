@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from eigenscape.bounds._task import Task, mixed_seed
+from eigenscape.bounds._task import Task
 from eigenscape.bounds.kl import kl_inverse
 from eigenscape.bounds.pac_bayes import Certificate, pac_bayes_certificate
 from eigenscape.bounds.posterior import Posterior
@@ -19,6 +19,7 @@ from eigenscape.precision import full_precision
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Columns, Record
 from eigenscape.risk import EmpiricalRisk
+from eigenscape.train import mixed_seed
 
 # Rotations further than this from orthonormal are no rotations, and KL is not what was computed.
 _ORTHONORMAL = 1e-10

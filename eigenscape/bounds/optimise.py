@@ -14,8 +14,6 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +22,7 @@ from torch import Tensor
 from eigenscape.bounds._bases import InputAxes
 from eigenscape.bounds._prior import Prior
 from eigenscape.bounds._steps import Steps
-from eigenscape.bounds._task import Task, mixed_seed, working_risk
+from eigenscape.bounds._task import Task, working_risk
 from eigenscape.bounds.pac_bayes import pac_bayes_bound
 from eigenscape.bounds.posterior import (
     Basis,
@@ -43,7 +41,7 @@ from eigenscape.precision import full_precision
 from eigenscape.progress import Progress, ProgressCallback, Ticker
 from eigenscape.records import Columns, Record, Status
 from eigenscape.risk import EmpiricalRisk
-from eigenscape.train import epoch_order
+from eigenscape.train import epoch_order, mixed_seed
 
 _HISTORY = ("bound", "kl", "error", "loss", "prior_variance")
 
@@ -213,7 +211,7 @@ class _Session:
     def _run_epoch(self, epoch: int, rate: float) -> None:
         order = self._order(epoch)
         # Within `evaluating`, which switches TF32 off.
-        with self._risk.evaluating(), _products(tf32=self._recipe.tf32):
+        with self._risk.evaluating(), full_precision(tf32=self._recipe.tf32):
             self._steps.run_epoch(order, rate, mixed_seed("posterior", self._seed, epoch))
         # Drawing the next order now costs nothing where a device is still busy.
         self._ahead = epoch + 1, self._order(epoch + 1)
@@ -315,13 +313,3 @@ class _Session:
         self._steps.turn(self._basis)
         self._history.copy_(saved["history"])
         self._done, self._seconds = int(saved["done"]), float(saved["seconds"])
-
-
-@contextmanager
-def _products(*, tf32: bool) -> Iterator[None]:
-    """Full float32 products, or TF32 where the recipe allows it; the user's choice comes back."""
-    with full_precision():
-        if tf32:
-            torch.set_float32_matmul_precision("high")
-            torch.backends.cudnn.allow_tf32 = True
-        yield

@@ -5,7 +5,6 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -207,8 +206,8 @@ def _trained(networks: Collection[Networks]) -> str:
 
 
 def _over_seeds(values: Sequence[float]) -> str:
-    sd = f" ± {stdev(values):.2g}" if len(values) > 1 else ""
-    return f"{fmean(values):.4g}{sd}"
+    found = Measured.over(values)
+    return f"{found.ours:.4g}" + ("" if found.spread is None else f" ± {found.spread:.2g}")
 
 
 def _words(cast: Cast) -> str:

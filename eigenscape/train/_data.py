@@ -69,18 +69,32 @@ def epoch_order(seed: int, epoch: int, count: int, *, out: Tensor | None = None)
         >>> sorted(epoch_order(7, 0, 5).tolist())
         [0, 1, 2, 3, 4]
     """
-    generator = torch.Generator().manual_seed(_mixed("order", seed, epoch))
+    generator = torch.Generator().manual_seed(mixed_seed("order", seed, epoch))
     return torch.randperm(count, generator=generator, out=out, dtype=torch.int64)
 
 
 def epoch_noise(seeds: Sequence[int], epoch: int) -> int:
     """Return what to seed PyTorch's own random numbers (dropout) with in an epoch."""
-    return _mixed("noise", *seeds, epoch)
+    return mixed_seed("noise", *seeds, epoch)
 
 
-def _mixed(*parts: object) -> int:
-    """Hash to 63 bits, so that neighbouring seeds and epochs have nothing in common."""
-    text = "/".join(map(str, parts)).encode()
+def mixed_seed(what: str, *numbers: int) -> int:
+    """Hash to 63 bits, so that neighbouring seeds, and other uses of one, have nothing in common.
+
+    Args:
+        what: What is drawn.
+        *numbers: A seed, and what else tells the draw from others.
+
+    Returns:
+        The seed of a generator.
+
+    Examples:
+        >>> mixed_seed("order", 0, 1) == mixed_seed("order", 0, 1)
+        True
+        >>> mixed_seed("order", 0, 1) == mixed_seed("noise", 0, 1)
+        False
+    """
+    text = "/".join((what, *map(str, numbers))).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 

@@ -313,7 +313,7 @@ def _captured(
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
             warm_up()
-            with no_waiting():
+            with _no_waiting():
                 warm_up()
         here.wait_stream(aside)
         torch.cuda.synchronize()
@@ -324,7 +324,7 @@ def _captured(
 
 
 @contextmanager
-def no_waiting() -> Iterator[None]:
+def _no_waiting() -> Iterator[None]:
     """Raise where the host would wait for the device.
 
     Such work cannot be recorded, and to find out while recording leaves PyTorch's generator in a

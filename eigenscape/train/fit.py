@@ -115,7 +115,7 @@ def fit(
     other = None if test is None else as_tensors(test, "fit(test=...)")
     with _own_random_numbers(place):
         models = build_all(build, seeds)
-    with torch.no_grad(), _precision(recipe.tf32), _own_random_numbers(place):
+    with torch.no_grad(), full_precision(tf32=recipe.tf32), _own_random_numbers(place):
         session.prepare(models, pair, other, engine)
         session.keep_in(keep, keep_epochs)
         session.save_in(checkpoint, checkpoint_every)
@@ -425,16 +425,6 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU ({platform.machine()})"
-
-
-@contextmanager
-def _precision(tf32: bool) -> Iterator[None]:
-    """Full float32 products, or TF32 where the recipe allows it; the user's choice comes back."""
-    with full_precision():
-        if tf32:
-            torch.set_float32_matmul_precision("high")
-            torch.backends.cudnn.allow_tf32 = True
-        yield
 
 
 @contextmanager

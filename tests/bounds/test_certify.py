@@ -35,6 +35,7 @@ from eigenscape.progress import Progress
 from eigenscape.records import Status
 from eigenscape.report import read_run
 from eigenscape.risk import EmpiricalRisk
+from eigenscape.train import mixed_seed
 from tests.bounds.conftest import Problem
 
 DELTA = 0.05
@@ -183,7 +184,7 @@ def test_certify_has_the_numbers_of_the_repetitions(repetitions: Repetitions, nu
 def test_the_errors_are_those_of_networks_drawn_one_by_one(problem: Problem) -> None:
     posterior = posterior_of(problem)
     found = certify(problem.risk, posterior, num_samples=5, seed=2)
-    draw = torch.Generator().manual_seed(_task.mixed_seed("draws", 2))
+    draw = torch.Generator().manual_seed(mixed_seed("draws", 2))
     x, y = problem.data
     errors = []
     for _ in range(5):
@@ -200,17 +201,10 @@ def test_the_errors_are_those_of_networks_drawn_one_by_one(problem: Problem) -> 
 def test_draws_do_not_follow_weights_that_began_from_the_same_seed(problem: Problem) -> None:
     posterior = posterior_of(problem)
     found = certify(problem.risk, posterior, num_samples=1, seed=2)
-    same = posterior.draw(
-        torch.randn(39, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    )
-    fresh = posterior.draw(
-        torch.randn(
-            39,
-            generator=torch.Generator().manual_seed(_task.mixed_seed("draws", 2)),
-            dtype=torch.float64,
-        )
-    )
-    errors = [_task.Task(problem.risk).errors(row.unsqueeze(0)).item() for row in (same, fresh)]
+    seeds = (2, mixed_seed("draws", 2))
+    draws = [torch.Generator().manual_seed(seed) for seed in seeds]
+    rows = [posterior.draw(torch.randn(39, generator=d, dtype=torch.float64)) for d in draws]
+    errors = [_task.Task(problem.risk).errors(row.unsqueeze(0)).item() for row in rows]
     assert errors[0] != errors[1]
     assert found.certificate.error == errors[1]
 
@@ -227,7 +221,7 @@ def test_each_network_is_judged_on_examples_of_its_own(problem: Problem, at_once
     posterior = posterior_of(problem, 0.1)
     settings = dict(num_samples=5, examples_per_draw=11, seed=2)
     found = certify(problem.risk, posterior, networks_at_once=at_once, **settings)
-    draw = torch.Generator().manual_seed(_task.mixed_seed("draws", 2))
+    draw = torch.Generator().manual_seed(mixed_seed("draws", 2))
     x, y = problem.data
     errors, chosen = [], []
     for _ in range(5):

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import nn
 from typer.testing import CliRunner, Result
 
 from eigenscape.cli import app
@@ -82,3 +84,15 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(runs, "_has_pictures", lambda record: False)
     monkeypatch.setattr(runs, "has_report", lambda record: False)
+
+
+@pytest.fixture
+def files(cli: Cli) -> tuple[Path, Path]:
+    """Weights of net.py before and after something like a training."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).float()
+    save_file(model.state_dict(), "init.safetensors")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    save_file(model.state_dict(), "net.safetensors")
+    return Path("init.safetensors"), Path("net.safetensors")

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import load_file
 
 from eigenscape.bounds import NetworkCertificate
 from eigenscape.cli._subject import load_data, load_model
@@ -17,18 +16,6 @@ from tests.cli.conftest import Cli
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 FAST = ("--epochs", "4", "--draws", "20", "--batch-size", "10")
-
-
-@pytest.fixture
-def files(cli: Cli) -> tuple[Path, Path]:
-    """Weights of net.py before and after something like a training."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).float()
-    save_file(model.state_dict(), "init.safetensors")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape))
-    save_file(model.state_dict(), "net.safetensors")
-    return Path("init.safetensors"), Path("net.safetensors")
 
 
 def test_a_network_of_ones_own_gets_a_certificate(cli: Cli, files: tuple[Path, Path]) -> None:

@@ -1,9 +1,6 @@
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
-from torch import nn
 
 from eigenscape.records import Record
 from eigenscape.report import read_run, save_run
@@ -13,17 +10,11 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 @pytest.fixture
-def kept(cli: Cli) -> Path:
+def kept(cli: Cli, files: tuple[Path, Path]) -> Path:
     """The folder of a bound of net.py."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).float()
-    save_file(model.state_dict(), "init.safetensors")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape))
-    save_file(model.state_dict(), "net.safetensors")
-    words = ("bound", "net.py:build", "--data", "net.py:data", "-c", "net.safetensors")
+    words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1])
     fast = ("--prior-source", "other-data", "--epochs", "4", "--draws", "20", "--out", "b")
-    result = cli(*words, "--prior", "init.safetensors", *fast)
+    result = cli(*words, "--prior", files[0], *fast)
     assert result.exit_code == 0, result.output
     return Path("b")
 

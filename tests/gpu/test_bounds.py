@@ -19,9 +19,9 @@ from eigenscape.bounds import (
 )
 from eigenscape.bounds._steps import Steps
 from eigenscape.bounds._task import Task
-from eigenscape.bounds.optimise import _products
 from eigenscape.errors import SubstitutionWarning
 from eigenscape.losses import CrossEntropy
+from eigenscape.precision import full_precision
 from eigenscape.progress import Progress
 from eigenscape.records import pack
 from eigenscape.risk import EmpiricalRisk
@@ -149,7 +149,7 @@ def test_tf32_rounds_the_steps(monkeypatch: pytest.MonkeyPatch, graphs: bool) ->
     seen: dict[str, list[Tensor]] = {}
     for tf32 in (False, True):
         # Forward and backward alone, as a step has them; the backward runs in another thread.
-        with _products(tf32=tf32):
+        with full_precision(tf32=tf32):
             leaf = weight.detach().clone().requires_grad_()
             product = x[:512] @ leaf.T
             (slope,) = torch.autograd.grad(product.square().sum(), leaf)

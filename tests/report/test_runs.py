@@ -408,9 +408,11 @@ def test_a_crash_at_any_step_of_the_move_never_reads_as_a_mixture(
             except Crash:
                 pass
         try:
-            assert read_run(folder).kind in ("solution", "trace-estimate")
+            outcome = read_run(folder).kind
         except RunError as error:
-            assert "Resume by running the same command again" in str(error)  # noqa: PT017
+            outcome = str(error)
+        whole = outcome in ("solution", "trace-estimate")
+        assert whole or "Resume by running the same command again" in outcome
         assert read_run(save_run(record, folder, overwrite=True)).record.value == 3.0
         if finished:
             break
