@@ -75,6 +75,7 @@ VARIANTS: dict[str, dict[str, Engine]] = {
     },
     "lenet": {
         "default": Engine(),
+        "fused": Engine(stacking="vmap", convolution="fused"),
         "unfold": Engine(stacking="vmap", convolution="unfold"),
         "unfold tf32": Engine(stacking="vmap", convolution="unfold"),
         "unfold, no graph": Engine(stacking="vmap", convolution="unfold", graphs=False),

@@ -121,9 +121,10 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         _START: (true, 0),
         _MINIMUM: (true, true.last),
     }
-    if len(setting.casts) > 1:
-        random = workshop.networks(setting.casts[1])
-        cases[_RANDOM] = (random, random.last)
+    for cast in setting.casts:
+        if cast.labels == "random":
+            random = workshop.networks(cast)
+            cases[_RANDOM] = (random, random.last)
     seen = {
         name: _portrait(workshop, networks, chosen, epoch)
         for name, (networks, epoch) in cases.items()

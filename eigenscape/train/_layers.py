@@ -25,10 +25,10 @@ _MOST_PARTS = 32
 class StackedLayers(TorchFunctionMode):
     """Sends `F.linear`, and `F.conv2d` if asked, through the functions of this file."""
 
-    def __init__(self, *, unfold: bool) -> None:
-        """Say whether convolutions are unfolded too."""
+    def __init__(self, *, convolution: str) -> None:
+        """Say how convolutions are done: "fused", "unfold", or "grouped", PyTorch's own way."""
         super().__init__()
-        self._unfold = unfold
+        self._convolution = convolution
 
     def __torch_function__(
         self,
@@ -41,8 +41,8 @@ class StackedLayers(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.linear:
             return _linear(*args, **kwargs)
-        if func is F.conv2d and self._unfold:
-            return _conv2d(*args, **kwargs)
+        if func is F.conv2d and self._convolution != "grouped":
+            return _conv2d(self._convolution, *args, **kwargs)
         if func is F.batch_norm:
             # Unfolded convolutions leave channels last, which CUDA's kernel asks about in a way
             # that vmap does not answer (PyTorch 2.11).
@@ -55,6 +55,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
 
 
 def _conv2d(
+    how: str,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -66,7 +67,7 @@ def _conv2d(
     if groups != 1 or isinstance(padding, str) or _pair(dilation) != (1, 1) or input.ndim != 4:
         return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
     pairs = (_pair(stride), _pair(padding))
-    return _apply(_Convolution, input, weight, bias, *pairs)
+    return _apply(_Convolution, how, input, weight, bias, *pairs)
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
@@ -111,7 +112,12 @@ class _Linear(Function):
 class _Convolution(Function):
     @staticmethod
     def forward(
-        x: Tensor, w: Tensor, b: Tensor | None, stride: tuple[int, int], padding: tuple[int, int]
+        how: str,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
     ) -> Tensor:
         return F.conv2d(x, w, b, stride, padding)
 
@@ -123,6 +129,7 @@ class _Convolution(Function):
     def vmap(
         info: Any,
         in_dims: tuple[Any, ...],
+        how: str,
         x: Tensor,
         w: Tensor,
         b: Tensor | None,
@@ -130,10 +137,10 @@ class _Convolution(Function):
         padding: tuple[int, int],
     ) -> tuple[Any, int]:
         size = info.batch_size
-        x, w = _stack(x, in_dims[0], size), _stack(w, in_dims[1], size)
-        b = None if b is None else _stack(b, in_dims[2], size)
-        output = _apply(_StackedConvolution, x, w, b, stride, padding)
-        return output, 0
+        x, w = _stack(x, in_dims[1], size), _stack(w, in_dims[2], size)
+        b = None if b is None else _stack(b, in_dims[3], size)
+        kind = _FusedConvolution if how == "fused" else _StackedConvolution
+        return _apply(kind, x, w, b, stride, padding), 0
 
 
 class _StackedLinear(Function):
@@ -198,6 +205,39 @@ class _StackedConvolution(Function):
         if ctx.has_bias and needs[2]:
             db = r.sum(1)
         return dx, dw, db, None, None
+
+
+class _FusedConvolution(Function):
+    """The same in kernels of our own, for a GPU."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+    ) -> Tensor:
+        from eigenscape.train import _fused
+
+        ctx.save_for_backward(x, w)
+        ctx.has_bias, ctx.stride, ctx.padding = b is not None, stride, padding
+        return _fused.convolution(x, w, b, stride, padding)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        from eigenscape.train import _fused
+
+        x, w = ctx.saved_tensors
+        (r,) = grads
+        needs = ctx.needs_input_grad
+        dx = dw = db = None
+        if needs[0]:
+            dx = _fused.gradient_of_images(w, r, x.shape, ctx.stride, ctx.padding)
+        if needs[1] or (ctx.has_bias and needs[2]):
+            dw, db = _fused.gradient_of_weights(x, r, w.shape, ctx.stride, ctx.padding)
+        return dx, dw, db if ctx.has_bias else None, None, None
 
 
 def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:

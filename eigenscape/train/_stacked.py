@@ -22,7 +22,7 @@ class Stack:
         fixed: Buffers and frozen parameters by name, stacked; buffers change in train mode.
         size: S.
         use_vmap: Run all networks as one; otherwise one after the other.
-        unfold: Make convolutions matrix products of unfolded windows, under `vmap`.
+        convolution: How convolutions are done under `vmap`: "fused", "unfold" or "grouped".
         streams: CUDA streams on which networks run side by side where they do not run as one.
     """
 
@@ -56,13 +56,14 @@ class Stack:
             for name, part in zip(trained, self._by_name(self.theta), strict=True)
         }
         self._state_names = _state_names(models[0])
-        self.use_vmap, self.unfold = self.size > 1, False
+        self.use_vmap, self.convolution = self.size > 1, "grouped"
         self.streams: list[torch.cuda.Stream] = []
 
     def without(self, names: frozenset[str]) -> "Stack":
         """Return the same networks with some more parameters left alone."""
         stack = Stack(self._models, self.device, unused=self._unused | names)
-        stack.use_vmap, stack.unfold, stack.streams = self.use_vmap, self.unfold, self.streams
+        stack.use_vmap, stack.convolution = self.use_vmap, self.convolution
+        stack.streams = self.streams
         return stack
 
     @property
@@ -124,7 +125,7 @@ class Stack:
         def one(params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
             return self._call({**params, **fixed}, x)
 
-        with StackedLayers(unfold=self.unfold):
+        with StackedLayers(convolution=self.convolution):
             z: Tensor = vmap(one, randomness="different")(self._params, self.fixed, x)
         return z
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -37,8 +38,9 @@ class Engine:
         stacking: "vmap" runs all networks as one, with batched matrix products; "loop" runs them
             one after the other, on a GPU side by side on streams; "auto" chooses: a loop for a
             single seed, for convolutions on the CPU, and for wide ones on a GPU.
-        convolution: Under vmap, "unfold" makes convolutions batched matrix products, "grouped"
-            leaves them to grouped convolution; "auto" unfolds on a GPU, unless in TF32.
+        convolution: Under vmap, "fused" has kernels of our own for a GPU, "unfold" makes
+            convolutions batched matrix products, "grouped" leaves them to grouped convolution;
+            "auto" takes the first for float32 on a GPU, where Triton is installed.
         graphs: On a GPU, record the steps in CUDA graphs.
         steps_per_graph: Steps recorded in one graph, at most.
         num_streams: Streams of a loop on a GPU, at most; 1 for none.
@@ -55,7 +57,7 @@ class Engine:
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
         require_choice(self.stacking, ("auto", "vmap", "loop"), "Engine(stacking=...)")
-        choices = ("auto", "unfold", "grouped")
+        choices = ("auto", "fused", "unfold", "grouped")
         require_choice(self.convolution, choices, "Engine(convolution=...)")
         require_count(self.steps_per_graph, "Engine(steps_per_graph=...)")
         require_count(self.num_streams, "Engine(num_streams=...)")
@@ -65,8 +67,12 @@ class Engine:
         on_gpu = stack.device.type == "cuda"
         loop = stack.size == 1 or _has_convolutions(stack.model, _WIDE if on_gpu else 1)
         stack.use_vmap = self.stacking == "vmap" or (self.stacking == "auto" and not loop)
-        unfold = on_gpu and not tf32  # cuDNN has a fair grouped kernel for TF32, none for float32
-        stack.unfold = self.convolution == "unfold" or (self.convolution == "auto" and unfold)
+        stack.convolution = self.convolution
+        if self.convolution == "auto" and on_gpu and _can_fuse(stack):
+            stack.convolution = "fused"
+        elif self.convolution == "auto":
+            # cuDNN has a fair grouped kernel for TF32, none for float32.
+            stack.convolution = "unfold" if on_gpu and not tf32 else "grouped"
         count = min(self.num_streams, stack.size)
         if on_gpu and count > 1 and not stack.use_vmap:
             stack.streams = [torch.cuda.Stream(stack.device) for _ in range(count)]
@@ -362,6 +368,10 @@ def choose_stacking(stack: Stack, trial: Callable[[], None]) -> None:
             SubstitutionWarning,
             stacklevel=2,
         )
+
+
+def _can_fuse(stack: Stack) -> bool:
+    return stack.theta.dtype == torch.float32 and find_spec("triton") is not None
 
 
 def _has_convolutions(model: nn.Module, width: int) -> bool:

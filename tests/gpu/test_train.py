@@ -18,6 +18,7 @@ ENGINES = {
     "graphs": Engine(stacking="vmap"),
     "short graphs": Engine(stacking="vmap", steps_per_graph=2),
     "grouped": Engine(stacking="vmap", convolution="grouped"),
+    "fused": Engine(stacking="vmap", convolution="fused"),
     "eager": Engine(stacking="vmap", graphs=False),
     "loop": Engine(stacking="loop"),
     "loop, eager": Engine(stacking="loop", graphs=False, num_streams=3),

@@ -64,6 +64,12 @@ def test_the_followed_network_has_its_own_gaps(shop: Workshop) -> None:
     assert len({picture.name for picture in outcome.pictures}) == 3
 
 
+def test_another_network_does_not_pass_for_one_of_random_labels(shop: Workshop) -> None:
+    outcome = measure(Setting((TINY, TINY_CONV)), shop)
+    assert "wu.fig4c.random-labels.no-gap" not in outcome.measured
+    assert "wu.fig4b.minimum.gap.lenet5" in outcome.measured
+
+
 def test_the_size_of_a_gap() -> None:
     values = torch.tensor([80.0, 40.0, 20.0, 16.0, 4.0, 3.0, 2.0])
     assert gap_size(values, (3, 4)) == pytest.approx(4 / 2)  # 16/4 over 80/40

@@ -45,9 +45,13 @@ def train(engine: Engine, build: Any = lambda seed: Net(), **options: Any) -> Tr
     return fit(build, data(), recipe, test=data(), engine=engine, device="cpu", **options)
 
 
-@pytest.mark.parametrize("convolution", ["unfold", "grouped"])
-@pytest.mark.parametrize("steps", [1, 32])
+@pytest.mark.parametrize(
+    ("convolution", "steps"),
+    [("unfold", 1), ("unfold", 32), ("grouped", 1), ("grouped", 32), ("fused", 32)],
+)
 def test_engines_agree(convolution: str, steps: int) -> None:
+    if convolution == "fused":
+        pytest.importorskip("triton")
     seeds = (1, 3, 7)
     loop = train(Engine(stacking="loop"), seeds=seeds)
     vmap = train(
@@ -114,7 +118,7 @@ def test_dropout_differs_between_seeds_and_steps_and_repeats(stacking: str) -> N
 def test_refusals() -> None:
     with pytest.raises(UnknownNameError, match="'auto', 'vmap', 'loop'; got 'map'"):
         Engine(stacking="map")
-    with pytest.raises(UnknownNameError, match="'unfold', 'grouped'"):
+    with pytest.raises(UnknownNameError, match="'fused', 'unfold', 'grouped'"):
         Engine(convolution="fft")
     with pytest.raises(InvalidArgumentError, match="steps_per_graph"):
         Engine(steps_per_graph=0)
