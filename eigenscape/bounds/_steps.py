@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eigenscape.bounds._local import OutputNoise
 from eigenscape.bounds._task import Task
 from eigenscape.bounds.posterior import Basis, LayerBasis, Posterior
 from eigenscape.bounds.recipe import BoundRecipe
@@ -77,9 +78,12 @@ class Steps:
         self._kl_start, self._budget_start, self._place_start, self._per_place = constants
         self._batch = min(recipe.batch_size, n)
         self._order = torch.empty(n, dtype=torch.int64, device=risk.device)
-        bytes_per_step = recipe.num_samples * w.numel() * w.element_size()
+        self._local = OutputNoise(risk, start.basis) if recipe.noise == "outputs" else None
+        drawn = (self._batch, self._local.width) if self._local else (recipe.num_samples, len(w))
+        bytes_per_step = math.prod(drawn) * w.element_size()
         most = max(1, min(_STEPS, n // self._batch, _NOISE_BYTES // bytes_per_step))
-        self._noise = w.new_empty(most, recipe.num_samples, len(w))
+        # A row for each network: those that share a step, or one for each example.
+        self._noise = w.new_empty(most, *drawn)
         self._generator = torch.Generator(risk.device)
         # By shape: where the examples' numbers are written, and what replays the steps.
         self._graphs: dict[tuple[int, ...], tuple[Tensor, Callable[[], None]]] = {}
@@ -152,7 +156,8 @@ class Steps:
         own = index.view(len(index), count, -1)
         x = task.inputs.index_select(0, own.flatten()).view(*own.shape, *task.inputs.shape[1:])
         y = task.targets.index_select(0, own.flatten()).view(own.shape)
-        found = [self._step(x[s], y[s], self._noise[s, :count]) for s in range(len(index))]
+        rows = index.shape[1] if self._local else count
+        found = [self._step(x[s], y[s], self._noise[s, :rows]) for s in range(len(index))]
         outputs, losses = (torch.stack(parts) for parts in zip(*found, strict=True))
         means = task.wrong(outputs, y).double().mean((1, 2)), losses.double().mean(1)
         self.sums += torch.stack(means).sum(1) * index.shape[1]
@@ -199,6 +204,8 @@ class Steps:
         Returns:
             Outputs (K, B, C) and losses (K,) of the networks drawn.
         """
+        if self._local:
+            return self._local_step(self._local, x[0], y, noise)
         basis, std = self.basis, self.log_std.exp()
         spread = noise * std
         rows = (self.w + basis.to_standard(self._offset(spread, noise).T).T).requires_grad_()
@@ -212,11 +219,25 @@ class Steps:
             torch.tril(_part(turned, layer).T @ _part(noise, layer), -1) / len(noise)
             for layer, _ in zip(basis.layers, self.lower, strict=False)
         ]
-        found = self.slopes(_mean(slopes), _mean(turned * spread), std.square(), products)
-        for value, slope, square in zip(self.moving(), found, self.squares, strict=True):
+        self._move(self.slopes(_mean(slopes), _mean(turned * spread), std.square(), products))
+        return z.detach(), losses.detach()
+
+    def _local_step(
+        self, local: OutputNoise, x: Tensor, y: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Make a step with x (B, …) and y (1, B), drawing the layers' outputs."""
+        with torch.enable_grad():
+            theta = self.theta.detach().requires_grad_()
+            z = local.outputs(theta, self.basis, x, noise).unsqueeze(0)
+            losses = self._task.loss(z, y)
+            (slopes,) = torch.autograd.grad(losses.sum(), theta)
+        self._move(self.slopes(slopes[0], slopes[1], self.log_std.exp().square(), []))
+        return z.detach(), losses.detach()
+
+    def _move(self, slopes: list[Tensor]) -> None:
+        for value, slope, square in zip(self.moving(), slopes, self.squares, strict=True):
             self.update(value, slope, square)
         self.rho.clamp_(max=self._most_rho)
-        return z.detach(), losses.detach()
 
     def _offset(self, spread: Tensor, noise: Tensor) -> Tensor:
         """Return e^ς ∘ ξ + Nξ for rows ξ (K, P)."""

@@ -74,6 +74,10 @@ class LayerBasis:
             return self._flat(U @ rows.view(len(rows), len(U), len(V)) @ V.T)
         return (U.T @ self._matrices(rows, len(U)) @ V).flatten(1)
 
+    def matrix(self, values: Tensor, m: int) -> Tensor:
+        """Return numbers along the basis vectors (size,) as a matrix of m rows, like UᵀW̃V."""
+        return values.view(m, -1) if self.rotations else self._matrices(values[None], m)[0]
+
     def carry(self, values: Tensor, new: "LayerBasis") -> Tensor:
         """Return the diagonal of Q diag(values) Qᵀ in another basis of the same layer, (size,)."""
         ours, theirs = self.rotations, new.rotations
@@ -83,7 +87,7 @@ class LayerBasis:
             eye = torch.eye(self.size, dtype=values.dtype, device=values.device)
             return values @ new.rotate(self.rotate(eye, back=True)).square()
         m = len((ours or theirs)[0])
-        M = values.view(m, -1) if ours else self._matrices(values.unsqueeze(0), m)[0]
+        M = self.matrix(values, m)
         # Squared entries of Q'ᵀQ, one factor at a time.
         pairs = [
             (b.T @ a if ours and theirs else a if ours else b.T).square()

@@ -16,6 +16,7 @@ OPTIMIZERS = ("rmsprop", "sgd")
 CARRIES = ("project", "index")
 INITIALS = ("weights", "curvature")
 COVARIANCES = ("diagonal", "full")
+NOISES = ("weights", "outputs")
 
 
 @storable
@@ -40,6 +41,10 @@ class BoundRecipe:
             among them, so K divides its size, and the noise of draws and that of examples fall
             alike: K times the batch with K networks is an average of K steps. A last batch of B
             examples has gcd(K, B) networks, so that all examples count alike.
+        noise: What a step draws: "weights", whole networks, as in the paper; or "outputs", for
+            networks of linear layers those of every layer and example, which is a network of its
+            own for each example. What is expected is the same; slopes have far less noise, and a
+            step of a large batch is cheaper.
         optimizer: "rmsprop" (decay 0.9, the authors' code) or "sgd" (the text).
         learning_rate: τ.
         drop: Factor of a drop of τ.
@@ -61,6 +66,7 @@ class BoundRecipe:
     epochs: int = 2000
     batch_size: int = 128
     num_samples: int = 1
+    noise: str = "weights"
     optimizer: str = "rmsprop"
     learning_rate: float = 1e-3
     drop: float = 0.1
@@ -79,6 +85,7 @@ class BoundRecipe:
             "carry": CARRIES,
             "covariance": COVARIANCES,
             "initial": INITIALS,
+            "noise": NOISES,
             "optimizer": OPTIMIZERS,
         }
         for name, allowed in choices.items():
@@ -96,6 +103,14 @@ class BoundRecipe:
             raise InvalidArgumentError(
                 f"`BoundRecipe(num_samples={self.num_samples})` must divide the batch, for each "
                 f"network has examples of its own; got batch_size={self.batch_size}."
+            )
+        whole = self.num_samples > 1 or self.covariance == "full" or self.basis == "exact"
+        if self.noise == "outputs" and whole:
+            raise InvalidArgumentError(
+                "`BoundRecipe(noise='outputs')` draws for every example, with variances that are "
+                "diagonal in the standard or in a Kronecker basis; got "
+                f"num_samples={self.num_samples}, covariance='{self.covariance}', "
+                f"basis='{self.basis}'. Change that, or use noise='weights'."
             )
         for name in ("learning_rate", "drop", "precision", "ceiling"):
             require_positive(getattr(self, name), call.format(name))

@@ -64,6 +64,13 @@ def bound(
     ] = "curvature",
     epochs: Annotated[int, typer.Option(help="Passes of the optimisation.", min=1)] = 200,
     batch_size: Annotated[int, typer.Option(help="Examples per step.", min=1)] = 128,
+    noise: Annotated[
+        Literal["weights", "outputs"],
+        typer.Option(
+            help="What a step draws: whole networks, or the outputs of linear layers for each "
+            "example; the second has less noise, and needs a network of linear layers."
+        ),
+    ] = "weights",
     lr: Annotated[
         float | None,
         typer.Option(
@@ -216,6 +223,7 @@ def _compute(
         epochs=settings["epochs"],
         drop_every=max(1, settings["epochs"] // 5),
         batch_size=settings["batch_size"],
+        noise=settings["noise"],
         learning_rate=rate,
         initial=settings["initial"],
         delta=settings["delta"],

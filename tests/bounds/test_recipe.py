@@ -57,3 +57,17 @@ def test_networks_share_the_batch_out() -> None:
     with pytest.raises(InvalidArgumentError, match=r"num_samples=3\)` must divide.*batch_size=128"):
         BoundRecipe(num_samples=3)
     assert BoundRecipe(num_samples=4, batch_size=12).num_samples == 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_samples": 4},
+        {"covariance": "full", "refresh_every": None},
+        {"basis": "exact"},
+    ],
+)
+def test_noise_at_outputs_is_for_diagonal_covariances(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"noise='outputs'\)` draws for every example"):
+        BoundRecipe(noise="outputs", **settings)
+    assert BoundRecipe(noise="weights", **settings).noise == "weights"

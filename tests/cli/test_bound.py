@@ -45,6 +45,11 @@ def test_the_folder_of_a_training_has_both_weights(cli: Cli) -> None:
     assert result.exit_code == 0, result.output
     assert "90" in result.stdout
     assert "not for one of them" in result.stdout
+    other = cli(*words, *FAST, "--method", "base", "--noise", "outputs", "--out", "c")
+    assert other.exit_code == 0, other.output
+    found = [read_run(folder).record.posterior for folder in "bc"]
+    assert not torch.equal(found[0].means, found[1].means)  # other draws
+    assert torch.equal(found[0].prior_means, found[1].prior_means)
 
 
 def test_networks_can_be_judged_on_a_few_examples_each(cli: Cli, files: tuple[Path, Path]) -> None:

@@ -3,6 +3,7 @@
 import warnings
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,16 +66,24 @@ def same(one: PosteriorFit, two: PosteriorFit) -> None:
         assert torch.equal(a, b), name
 
 
-@pytest.mark.parametrize("covariance", ["diagonal", "full"])
-@pytest.mark.parametrize("num_samples", [1, 4])  # the short step has two of the four
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"covariance": "diagonal"},
+        {"covariance": "full"},
+        {"covariance": "diagonal", "num_samples": 4},  # the short step has two of the four
+        {"covariance": "full", "num_samples": 4},
+        {"noise": "outputs"},
+    ],
+    ids=str,
+)
 def test_steps_with_the_same_noise_are_those_of_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, covariance: str, num_samples: int
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     found = []
     for device in ("cpu", "cuda"):
         risk, prior = problem(device)
-        once = {**SHORT, "refresh_every": None, "num_samples": num_samples}
-        recipe = bound_recipe("appr", **once, covariance=covariance)
+        recipe = bound_recipe("appr", **{**SHORT, "refresh_every": None, **settings})
         start = make_posterior(risk, prior, prior_source="other data")
         steps = Steps(risk, Task(risk), start, recipe)
         steps.log_std.fill_(-3.0)
@@ -103,10 +112,13 @@ def without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("basis", ["standard", "kronecker", "approximate"])
-def test_graphs_change_no_bit(monkeypatch: pytest.MonkeyPatch, basis: str) -> None:
-    recorded = fitted("cuda", basis=basis, num_samples=2)
+@pytest.mark.parametrize("drawn", [{"num_samples": 2}, {"noise": "outputs"}], ids=str)
+def test_graphs_change_no_bit(
+    monkeypatch: pytest.MonkeyPatch, basis: str, drawn: dict[str, Any]
+) -> None:
+    recorded = fitted("cuda", basis=basis, **drawn)
     without_graphs(monkeypatch)
-    same(fitted("cuda", basis=basis, num_samples=2), recorded)
+    same(fitted("cuda", basis=basis, **drawn), recorded)
 
 
 def test_a_killed_optimisation_continues_with_the_same_bits(tmp_path: Path) -> None:

@@ -121,13 +121,13 @@ def test_finished_rows_make_a_record_that_says_what_is_missing(
 def test_the_setting_of_the_paper_says_how_draws_are_judged(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[bool, int, int, int | None]] = []
+    seen: list[tuple[bool, int, str, int | None]] = []
     real, optimise = wu_bounds.certify, wu_bounds.optimise_posterior
 
     def spy(*args: Any, **settings: Any) -> Any:
         found = real(*args, **settings)
         recipe = recipes[-1]
-        steps = recipe.tf32, recipe.batch_size, recipe.num_samples
+        steps = recipe.tf32, recipe.batch_size, recipe.noise
         seen.append((*steps, found.examples_per_draw))
         return found
 
@@ -149,7 +149,7 @@ def test_the_setting_of_the_paper_says_how_draws_are_judged(
     }
     options["optimisation"] = {**options["optimisation"], "epochs": 2}
     outcome = wu_bounds.measure(Setting(options=options), shop)
-    assert seen == [(True, 2048, 16, 1024)]
+    assert seen == [(True, 2048, "outputs", 1024)]
     assert len(outcome.sheets[0].columns["bound"]) == 1
 
 

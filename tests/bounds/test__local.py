@@ -1,0 +1,137 @@
+"""Noise at layers' outputs: the law of outputs and of slopes is that of networks drawn whole."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eigenscape.bounds import bound_recipe, certify, make_posterior, optimise_posterior
+from eigenscape.bounds._local import OutputNoise
+from eigenscape.bounds._steps import Steps
+from eigenscape.bounds._task import working_risk
+from eigenscape.bounds.optimise import _Session
+from eigenscape.errors import UnsupportedModelError
+from eigenscape.losses import CrossEntropy
+from eigenscape.risk import EmpiricalRisk
+from tests.bounds.conftest import Problem, trained
+
+
+def session(problem: Problem, method: str, **settings: object) -> _Session:
+    recipe = bound_recipe(method, **{"epochs": 4, "batch_size": 30, **settings})
+    start = make_posterior(problem.risk, problem.prior, prior_variance=math.exp(-6.0))
+    run = _Session(working_risk(problem.risk), start, recipe, 0)
+    run._refresh()
+    # Unequal, so that a variance in the wrong place shows.
+    run._steps.log_std.copy_(torch.linspace(-2.5, -0.5, len(run._steps.w)))
+    return run
+
+
+@pytest.mark.parametrize("method", ["base", "iter"])
+def test_one_layer_has_the_covariance_of_networks_drawn_whole(method: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(60, 3)
+    y = (x.sum(1) > 0).long() + (x[:, 0] > 1).long()
+    run = session(trained(nn.Linear(3, 3), (x, y)), method)
+    steps, risk = run._steps, run._risk
+    Q = steps.basis.to_standard(torch.eye(12))
+    covariance = Q @ torch.diag((2 * steps.log_std).exp()) @ Q.T
+    # The output is linear in the parameters: J (3, 12) for one input.
+    one = x[:1]
+    J = torch.autograd.functional.jacobian(
+        lambda w: risk.call({**risk.constants(), **risk.space.unflatten(w)}, (one,), {})[0],
+        steps.w,
+    )
+    local = OutputNoise(risk, steps.basis)
+    assert local.width == 3
+    with risk.evaluating():
+        units = local.outputs(steps.theta, steps.basis, one.expand(3, 3), torch.eye(3))
+        mean = local.outputs(steps.theta, steps.basis, one, torch.zeros(1, 3))
+    factor = units - mean  # rows: what each of the three numbers of noise does
+    torch.testing.assert_close(factor.T @ factor, J @ covariance @ J.T)
+
+
+@pytest.mark.parametrize("method", ["base", "iter"])
+def test_slopes_have_the_mean_of_networks_drawn_whole_and_less_noise(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    found: list[Tensor] = []
+
+    def keep(self: Steps, outer: Tensor, inner: Tensor, *_: object) -> list[Tensor]:
+        found.append(torch.cat((outer, inner)))
+        return [torch.zeros_like(tensor) for tensor in self.moving()]
+
+    monkeypatch.setattr(Steps, "slopes", keep)
+    slopes, sums = [], []
+    for noise in ("weights", "outputs"):
+        found.clear()
+        run = session(problem, method, noise=noise)
+        epochs = []
+        for epoch in range(400):
+            run._run_epoch(epoch, 0.1)
+            epochs.append(run._steps.sums / 90)
+        slopes.append(torch.stack(found))
+        sums.append(torch.stack(epochs))
+    whole, local = slopes
+    gap = (whole.mean(0) - local.mean(0)) / ((whole.var(0) + local.var(0)) / len(whole)).sqrt()
+    assert float(gap.abs().max()) < 4.5  # standard errors, of 78 numbers
+    assert float(gap.square().mean()) < 2.0
+    assert float((whole.var(0) / local.var(0)).log().mean().exp()) > 2.0
+    # Errors and losses of an epoch have one mean, too.
+    gap = (sums[0].mean(0) - sums[1].mean(0)) / ((sums[0].var(0) + sums[1].var(0)) / 400).sqrt()
+    assert float(gap.abs().max()) < 4.5
+
+
+def test_a_posterior_ends_with_a_bound_as_small_and_a_certificate(problem: Problem) -> None:
+    settings = {"epochs": 200, "batch_size": 10, "learning_rate": 0.01, "drop_every": 150}
+    bounds = {}
+    for noise in ("weights", "outputs"):
+        recipe = bound_recipe("iter", noise=noise, **settings)
+        fit = optimise_posterior(problem.risk, problem.prior, recipe=recipe)
+        bounds[noise] = certify(problem.risk, fit.posterior, num_samples=2000).bound
+    assert bounds["outputs"] == pytest.approx(bounds["weights"], rel=0.05)
+
+
+def test_a_short_last_batch_and_a_run_again_are_the_same_bits(problem: Problem) -> None:
+    recipe = bound_recipe("appr", noise="outputs", epochs=3, batch_size=40)
+    one, two = (optimise_posterior(problem.risk, problem.prior, recipe=recipe) for _ in range(2))
+    assert torch.equal(one.posterior.means, two.posterior.means)
+    assert one.status.converged
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(torch.relu(self.layer(x)))
+
+
+class ByHand(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 1, 1), nn.Flatten()),
+        nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)),
+        nn.Sequential(nn.Unflatten(1, (3, 1)), nn.Linear(1, 1), nn.Flatten()),
+        Twice(),
+        ByHand(),
+    ],
+    ids=["convolution", "norm", "positions", "used twice", "no F.linear"],
+)
+def test_other_networks_are_refused(model: nn.Module) -> None:
+    x, y = torch.randn(12, 3), torch.arange(12) % 3
+    prior = {name: tensor + 0.1 for name, tensor in model.state_dict().items()}
+    risk = EmpiricalRisk(model, CrossEntropy(), (x, y))
+    recipe = bound_recipe("base", noise="outputs", epochs=1, batch_size=4)
+    with pytest.raises(UnsupportedModelError, match="noise='weights'"):
+        optimise_posterior(risk, prior, recipe=recipe)
