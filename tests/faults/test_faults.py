@@ -56,7 +56,7 @@ def killed_when(process: subprocess.Popen[str], seen: Callable[[str], bool]) -> 
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("moment", ["Hessian: density", "residual: density", "layers"])
+@pytest.mark.parametrize("moment", ["residual: density", "layers"])
 def test_kill_during_an_analysis(tmp_path: Path, moment: str) -> None:
     folder, arrays = tmp_path / "checkpoint", [tmp_path / "killed", tmp_path / "whole"]
     killed_when(run(SCRIPT, folder, arrays[0]), lambda line: line.startswith(moment))
@@ -89,7 +89,7 @@ def analysis() -> es.Analysis:
     return es.analyze(es.EmpiricalRisk(model.float(), es.CrossEntropy(), (X, y)), budget="quick")
 
 
-@pytest.mark.parametrize("wait", [0.05, 0.4, 1.5])
+@pytest.mark.parametrize("wait", [0.1, 0.8])
 def test_kill_while_a_report_is_written(tmp_path: Path, analysis: es.Analysis, wait: float) -> None:
     source, target = analysis.save(tmp_path / "source"), tmp_path / "target"
     with run(SAVE, source, target) as process:

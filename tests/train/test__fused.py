@@ -16,15 +16,14 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = {
     "plain": (2, 3, 3, 12, 11, 6, (5, 3), (1, 1), (0, 0)),
     "strides and padding": (3, 2, 5, 9, 10, 7, (3, 5), (2, 1), (1, 2)),
-    "more channels than a block": (2, 2, 20, 7, 6, 19, (3, 3), (3, 2), (0, 1)),
+    "more channels than a block": (2, 1, 18, 5, 4, 17, (2, 1), (2, 1), (0, 1)),
     "one network, one channel": (1, 5, 1, 8, 8, 16, (5, 5), (1, 1), (2, 2)),
     "windows that leave a border": (2, 2, 2, 8, 9, 3, (2, 2), (3, 4), (0, 0)),
     "one pixel": (1, 1, 2, 1, 1, 2, (1, 1), (1, 1), (0, 0)),
 }
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize(("name", "bias"), [*((name, True) for name in CASES), ("plain", False)])
 def test_convolution_and_its_gradients(name: str, bias: bool) -> None:
     S, B, I, H, W, O, kernel, stride, padding = CASES[name]  # noqa: E741
     x = torch.randn(S, B, I, H, W, device=DEVICE).requires_grad_()
