@@ -118,8 +118,7 @@ def _spread(x: Tensor, layer: LayerBasis, log_std: Tensor, noise: Tensor) -> Ten
     """Return the rows U e, where `noise` has e in units of its standard deviations."""
     extended = F.pad(x, (0, 1), value=1.0) if layer.has_bias else x
     S = layer.matrix((2.0 * log_std).exp(), noise.shape[1])
-    if not layer.rotations:
-        return noise * (extended.square() @ S.T).clamp_min(_SMALLEST).sqrt()
-    U, V = layer.rotations
-    deviations = ((extended @ V).square() @ S.T).clamp_min(_SMALLEST).sqrt()
-    return (noise * deviations) @ U.T
+    U, V = layer.rotations or (None, None)
+    turned = extended if V is None else extended @ V
+    e = noise * (turned.square() @ S.T).clamp_min(_SMALLEST).sqrt()
+    return e if U is None else e @ U.T

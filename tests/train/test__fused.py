@@ -25,10 +25,10 @@ CASES = {
 
 @pytest.mark.parametrize(("name", "bias"), [*((name, True) for name in CASES), ("plain", False)])
 def test_convolution_and_its_gradients(name: str, bias: bool) -> None:
-    S, B, I, H, W, O, kernel, stride, padding = CASES[name]  # noqa: E741
-    x = torch.randn(S, B, I, H, W, device=DEVICE).requires_grad_()
-    w = torch.randn(S, O, I, *kernel, device=DEVICE).requires_grad_()
-    b = torch.randn(S, O, device=DEVICE).requires_grad_()
+    S, B, inputs, H, W, outputs, kernel, stride, padding = CASES[name]
+    x = torch.randn(S, B, inputs, H, W, device=DEVICE).requires_grad_()
+    w = torch.randn(S, outputs, inputs, *kernel, device=DEVICE).requires_grad_()
+    b = torch.randn(S, outputs, device=DEVICE).requires_grad_()
     with torch.enable_grad():
         pairs = zip(x, w, b if bias else [None] * S, strict=True)
         y = torch.stack([F.conv2d(*one, stride, padding) for one in pairs])
