@@ -23,7 +23,7 @@ from eigenscape.studies.portrait import matrix_layers
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Networks, Workshop
 
-# Table 10: network, data, labels: fc1, fc2, fc3.
+# Table 10: network, data, labels: fc1, fc2, fc3; nothing is said of fc4 of F-1500^3.
 _TABLE = {
     ("F-1500^3", "mnist", "true"): (0.602, 0.967, 0.982),
     ("LeNet5", "mnist", "true"): (0.890, 0.931, 0.999),
@@ -55,6 +55,11 @@ def _stem(model: str, data: str, labels: str) -> str:
     return f"wu.table10.{model.lower().replace('^', 'x')}.{data}.{labels}"
 
 
+def _printed(key: tuple[str, str, str]) -> dict[str, float]:
+    """Return what the table has of a network, by layer; nothing for a network it does not have."""
+    return dict(zip(("fc1", "fc2", "fc3"), _TABLE.get(key, ()), strict=False))
+
+
 def _table_claims() -> tuple[Claim, ...]:
     return tuple(
         Claim(
@@ -68,8 +73,8 @@ def _table_claims() -> tuple[Claim, ...]:
             known=_KNOWN.get(key, "") if layer != "fc3" else "",
             scales=("paper",),
         )
-        for key, numbers in _TABLE.items()
-        for layer, theirs in zip(("fc1", "fc2", "fc3"), numbers, strict=True)
+        for key in _TABLE
+        for layer, theirs in _printed(key).items()
     )
 
 
@@ -168,15 +173,16 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         own = _layers(networks)
         layers += own
         key = (cast.model, cast.data, cast.labels)
+        printed = _printed(key)
         for layer in own:
-            if key in _TABLE:
+            if layer.name in printed:
                 measured[f"{_stem(*key)}.{layer.name}"] = Measured.over(layer.overlaps())
         if own and cast.labels == "true":
             starts["lenet5" if cast.model.startswith("LeNet5") else "mlp"].append(own[0])
             if own[-1].name == matrix_layers(networks.risk(cast.seeds[0]))[-1]:
                 lasts.append(fmean(own[-1].overlaps()))
         if own:
-            panels.append(_panel(cast, own, _TABLE.get(key)))
+            panels.append(_panel(cast, own, printed))
     if lasts:
         measured["wu.table10.last-layer"] = Measured(min(lasts))
     for kind, firsts in starts.items():
@@ -224,7 +230,7 @@ def _gap(found: OutputSpaceOverlap) -> float | None:
     return float(values[d - 1] / values[d])
 
 
-def _panel(cast: Cast, layers: Sequence[_Layer], theirs: tuple[float, ...] | None) -> Panel:
+def _panel(cast: Cast, layers: Sequence[_Layer], printed: dict[str, float]) -> Panel:
     x = indices(len(layers))
     series = (
         ("weights, minimum", "first", "weights", False),
@@ -246,8 +252,14 @@ def _panel(cast: Cast, layers: Sequence[_Layer], theirs: tuple[float, ...] | Non
                 hollow=start,
             )
         )
-    if theirs is not None and len(theirs) == len(layers):
-        marks.append(Points(_aside(x, len(series)), theirs, "muted", "Table 10"))
+    theirs = [
+        (i, printed[layer.name])
+        for i, layer in zip(x, layers, strict=True)
+        if layer.name in printed
+    ]
+    if theirs:
+        places, values = zip(*theirs, strict=True)
+        marks.append(Points(_aside(places, len(series)), values, "muted", "Table 10"))
     names = tuple((float(i + 1), layer.name) for i, layer in enumerate(layers))
     return Panel(
         marks,
