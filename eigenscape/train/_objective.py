@@ -76,6 +76,59 @@ class _CrossEntropy(Objective):
         return torch.stack([part.sum(0) for part in parts])
 
 
+class _TokenCrossEntropy(Objective):
+    """The same at many positions of a sample, as of a text: their targets are class indices.
+
+    W is never made: over thousands of tokens it is as large as the outputs, and nearly all zero.
+    """
+
+    def __init__(self, loss: CrossEntropy, output: Tensor, class_dim: int) -> None:
+        self._loss, self._dim, C = loss, class_dim - output.ndim, output.shape[class_dim]
+        weights = loss.class_weights
+        self._weights = torch.ones(C).to(output) if weights is None else weights.to(output)
+
+    def prepare(self, targets: Tensor) -> Prepared:
+        label, smooth = targets.long(), self._loss.label_smoothing
+        if self._loss.next_token:
+            none = torch.full_like(label[:, :, :, :1], self._loss.ignore_index)
+            label = torch.cat((label[:, :, :, 1:], none), 3)
+        label = label.flatten(2)
+        dropped = label == self._loss.ignore_index
+        label = label.masked_fill(dropped, 0)
+        own = self._weights[label].masked_fill(dropped, 0)
+        n = own.double().sum(-1)
+        scale = (1 / n).to(own).unsqueeze(-1)
+        spread = (smooth * self._weights.mean()).masked_fill(dropped, 0)
+        parts = ((1 - smooth) * own * scale, spread * scale, label, dropped)
+        return *(part.unsqueeze(-1) for part in parts), n
+
+    def slope(self, output: Tensor, prepared: Prepared) -> Tensor:
+        own, spread, label, dropped, _ = prepared
+        r = self._positions(output).softmax(-1) * (own + spread)
+        if self._loss.label_smoothing:
+            r -= spread * (self._weights / self._weights.sum())
+        # Whatever the logits are where nothing is compared, they may be infinite.
+        r = r.scatter_add_(-1, label, -own).masked_fill_(dropped, 0)
+        return r.view(output.movedim(self._dim, -1).shape).movedim(-1, self._dim)
+
+    def sums(self, outputs: Tensor, prepared: Prepared) -> Tensor:
+        rows = []
+        for output, *now in zip(outputs, *prepared, strict=True):  # all at once would be copied
+            own, spread, label, dropped, n = now
+            log_p = self._positions(output).log_softmax(-1)
+            terms = own * log_p.gather(-1, label)
+            if self._loss.label_smoothing:
+                mean = log_p @ (self._weights / self._weights.sum())
+                terms += spread * mean.unsqueeze(-1)
+            mean = -terms.masked_fill(dropped, 0).double().sum((1, 2))
+            rows.append(torch.stack((mean * n, n, torch.zeros_like(n), torch.zeros_like(n))))
+        return torch.stack(rows).sum(0)
+
+    def _positions(self, output: Tensor) -> Tensor:
+        """Return outputs (S, …) as (S, positions of all samples, C)."""
+        return output.movedim(self._dim, -1).flatten(1, -2)
+
+
 class _SquaredError(Objective):
     """factor · ‖z − y‖²; class indices stand for one-hot vectors."""
 
@@ -164,6 +217,10 @@ def make_objective(loss: Loss, output: Tensor, targets: Tensor, call: str) -> Ob
         if is_index:
             _require_range(targets, output.shape[1], loss.ignore_index, call)
         return _CrossEntropy(loss, output.shape[1], output)
+    if isinstance(loss, CrossEntropy) and is_index:
+        (dim,) = loss.term_dims(output, first)
+        _require_range(targets, output.shape[dim], loss.ignore_index, call)
+        return _TokenCrossEntropy(loss, output, dim)
     return _Any(loss)
 
 
