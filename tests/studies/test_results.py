@@ -10,6 +10,7 @@ from eigenscape.errors import FileError
 from eigenscape.records import Status, pack
 from eigenscape.report import Axis, Line, Panel, Picture, Raster, Sheet, StudyResult
 from eigenscape.studies import (
+    STUDIES,
     Claim,
     Finding,
     Measured,
@@ -172,3 +173,13 @@ def test_findings_as_json() -> None:
     assert plain[2]["paper"] == "thesis"
     assert (plain[3]["ours"], plain[3]["spread"]) == (None, None)
     assert plain[0].keys() == {f.name for f in dataclasses.fields(Finding)}
+
+
+@pytest.mark.parametrize(
+    "result", read_results(results_folder()), ids=lambda r: f"{r.study}-{r.scale}"
+)
+def test_records_judge_claims_as_they_are_worded_now(result: StudyResult) -> None:
+    # `all_findings` takes numbers from records and words from claims: where a claim is worded anew
+    # another number may be meant, and it must be measured again at every scale.
+    recorded = {finding.id: finding.says for finding in result.findings}
+    assert recorded == {claim.id: claim.says for claim in STUDIES[result.study].claims}
