@@ -91,13 +91,13 @@ def learn_rule(
     rule moves that many times less often than with one problem at a time.
 
     By default the networks, the numbers of problems and trajectories, the lengths of segments, the
-    batches and `meta_rate` are those of Thesis D.6.1. These are ours: a rule of two layers of 32
-    units that starts as momentum, its scale of 0.005 and exponent of 0.1; RMSprop's decay of 0.9,
-    its ε of 1e-3, and gradients that are clipped to a norm of 1; ten stacked problems; a
-    meta-objective on as many samples as a step has; and a run ends where a gradient is not finite.
+    batches and `meta_rate` are those of Thesis D.6.1, and the rule is that of the code it names
+    (see `UpdateRule`). These are ours: RMSprop's decay of 0.9, its ε of 1e-3, and gradients that
+    are clipped to a norm of 1; ten stacked problems; a meta-objective on as many samples as a step
+    has; and a run ends where a gradient is not finite.
 
-    Cost of a step: about 500 numbers a weight and problem are read or written on the way forward,
-    twice that on the way back; memory for 11 numbers a weight and problem where each piece of a
+    Cost of a step: about 380 numbers a weight and problem are read or written on the way forward,
+    670 on the way back; memory for 11 numbers a weight and problem where each piece of a
     segment begins, and for 400 at each step of one piece. On a CUDA device a piece is one launch.
 
     Args:

@@ -6,12 +6,14 @@ numbers of its own and 9 of the step, and says how it moves:
 
     w ← w − scale · direction · exp(exponent · magnitude).
 
-The thesis gives neither widths nor scale nor exponent; those here are ours.
+The thesis gives neither widths nor scale nor exponent nor how a rule starts, and names the public
+code of Metz et al. (2019), all of whose defaults it takes: those are the defaults here.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -21,7 +23,6 @@ from eigenscape.errors import require_count
 DECAYS = (0.5, 0.9, 0.99, 0.999, 0.9999)
 STEP_SCALES = (3, 10, 30, 100, 300, 1000, 3000, 10_000, 300_000)
 NUM_FEATURES = 2 + 4 * len(DECAYS) + len(STEP_SCALES)
-_FOLLOWED = 2 + DECAYS.index(0.9)  # where the average of the gradient stands among the features
 _EPSILON = 1e-8  # under the root of v, and of a variance whose feature is at most 1
 
 
@@ -38,46 +39,31 @@ class UpdateRule:
 
     weights: tuple[Tensor, ...]
     biases: tuple[Tensor, ...]
-    scale: float = 0.005
-    exponent: float = 0.1
+    scale: float = 0.001
+    exponent: float = 0.001
 
     @classmethod
-    def random(cls, widths: Sequence[int] = (32, 32), *, seed: int = 0) -> "UpdateRule":
-        """Return a rule to start with, which follows the moving average of the gradient.
-
-        Two units of every hidden layer carry what is positive and negative in the average with
-        decay 0.9, and the direction is their difference. All else is random, and the last layer
-        does not listen to it yet.
+    def random(cls, widths: Sequence[int] = (32,), *, seed: int = 0) -> "UpdateRule":
+        """Return a rule to start with, which knows nothing: weights N(0, 1/inputs), no biases.
 
         Args:
-            widths: Of its hidden layers, two or more each.
+            widths: Of its hidden layers.
             seed: Fixes it.
 
         Returns:
             The rule.
 
         Raises:
-            InvalidArgumentError: If there is no hidden layer, or one with fewer than two units.
+            InvalidArgumentError: If there is no hidden layer, or an empty one.
         """
         call = "UpdateRule.random(widths)"
         require_count(len(widths), call)
-        weights: list[Tensor] = []
-        draw, inward = torch.Generator().manual_seed(seed), NUM_FEATURES
-        for width in widths:
-            require_count(width, call, at_least=2)
-            matrix = torch.randn(width, inward, generator=draw) * (2 / inward) ** 0.5
-            carried = torch.zeros(2, inward)
-            if not weights:
-                carried[:, _FOLLOWED] = torch.tensor([1.0, -1.0])
-            else:
-                carried[0, 0] = carried[1, 1] = 1.0
-            matrix[:2] = carried
-            weights.append(matrix)
-            inward = width
-        last = torch.zeros(2, inward)
-        last[0, :2] = torch.tensor([1.0, -1.0])
-        weights.append(last)
-        return cls(tuple(weights), tuple(torch.zeros(len(matrix)) for matrix in weights))
+        draw = torch.Generator().manual_seed(seed)
+        sizes = [NUM_FEATURES, *(require_count(width, call) for width in widths), 2]
+        weights = tuple(
+            torch.randn(n, m, generator=draw) / math.sqrt(m) for m, n in pairwise(sizes)
+        )
+        return cls(weights, tuple(torch.zeros(len(matrix)) for matrix in weights))
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:

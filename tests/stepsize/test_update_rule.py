@@ -100,20 +100,22 @@ def test_updates_are_those_of_a_perceptron_with_31_inputs() -> None:
     torch.testing.assert_close(rule.updates(x, steps), expected.detach())
 
 
-@pytest.mark.parametrize("widths", [(2,), (7, 4)])
-def test_a_new_rule_follows_the_average_gradient(widths: tuple[int, ...]) -> None:
-    rule = UpdateRule.random(widths, seed=3).to(torch.ones(()))
-    torch.manual_seed(3)
-    w, history = torch.randn(1, 6), torch.randn(4, 1, 6)
-    x = weight_features(w, history[-1], *averages(history))
-    average = sum(0.9 ** (3 - s) * g for s, g in enumerate(history))
-    expected = 0.005 * (average - average.mean()) / average.std(correction=0)
-    found = rule.updates(x, step_features(4, w))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+def test_a_new_rule_is_random_with_the_defaults_of_the_code_the_thesis_names() -> None:
+    rule = UpdateRule.random(seed=3)
+    assert [tuple(matrix.shape) for matrix in rule.weights] == [(32, 31), (2, 32)]
+    assert (rule.scale, rule.exponent) == (0.001, 0.001)
+    assert not any(bias.any() for bias in rule.biases)
+    wide = UpdateRule.random((2000, 1000), seed=3)
+    for matrix, inputs in zip(wide.weights, (31, 2000, 1000), strict=True):
+        # Of N(0, 1/inputs); the standard error of the deviation is 1/√(2 · entries).
+        assert float(matrix.std()) == pytest.approx(
+            inputs**-0.5, rel=4 / (2 * matrix.numel()) ** 0.5
+        )
+    assert not torch.equal(rule.weights[0], UpdateRule.random(seed=4).weights[0])
 
 
 def test_refusals() -> None:
     with pytest.raises(InvalidArgumentError, match="widths"):
         UpdateRule.random(())
     with pytest.raises(InvalidArgumentError, match="widths"):
-        UpdateRule.random((4, 1))
+        UpdateRule.random((4, 0))
