@@ -312,7 +312,7 @@ def _parse(raw: object) -> Batch:
     else:
         raise WrongTypeError(
             "A batch must be (inputs…, target), a dict with 'labels', or a tensor; got "
-            f"{type(raw).__name__}."
+            f"{type(raw).__name__}. Arrays become tensors by `torch.as_tensor`."
         )
     content = (args, kwargs, target)
     sizes = [t.shape[0] for t in _tensors((target, args, kwargs)) if t.ndim > 0]

@@ -125,15 +125,22 @@ def capture_tail(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Tail:
         The layer's inputs and the loss as a function of its output; no other graph is kept.
 
     Raises:
-        UnsupportedModelError: If the layer ran more than once, or not at all.
+        UnsupportedModelError: If the layer ran more than once, or not at all, or would run again on
+            the way back; or if nothing that can be differentiated leads from it to the loss.
     """
     calls: list[tuple[Any, Any, Tensor]] = []
+    counted = _has_saving_hooks()  # by those who count what a graph keeps
 
     def cut(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Tensor:
         if not isinstance(output, Tensor):
             raise UnsupportedModelError(
                 f"Layer '{layer.name}' returns a {type(output).__name__}; its block is not a "
                 "function of one tensor. Use `Hessian(risk)[block]`."
+            )
+        if not counted and _has_saving_hooks():
+            raise UnsupportedModelError(
+                f"Layer '{layer.name}' is evaluated again by activation checkpointing; its block "
+                "is not a function of one output. Use `Hessian(risk)[block]`, or switch it off."
             )
         leaf: Tensor = output.detach().requires_grad_()
         calls.append((args, kwargs, leaf))
@@ -151,8 +158,22 @@ def capture_tail(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Tail:
             f"Layer '{layer.name}' ran {len(calls)} times in one forward pass; its block is not a "
             "function of one output. Use `Hessian(risk)[block]`."
         )
+    if not total.requires_grad:
+        raise UnsupportedModelError(
+            f"Nothing that can be differentiated leads from layer '{layer.name}' to the loss; its "
+            "block is zero. Leave it out with `params=`."
+        )
     args, kwargs, output = calls[0]
     return Tail(args, kwargs, output, prediction, total)
+
+
+def _has_saving_hooks() -> bool:
+    """Tell whether something else than the graph holds what the next operation saves."""
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks("there are none"):
+            return False
+    except RuntimeError:
+        return True
 
 
 def apply_layer(layer: Layer, values: dict[str, Tensor], tail: Tail) -> Tensor:

@@ -124,6 +124,11 @@ def common_kind(params: dict[str, Tensor]) -> tuple[torch.dtype, torch.device]:
                 f"Parameter '{name}' must be a real floating-point tensor; got {kind}. "
                 "Exclude it with `params=`, or store it as a buffer."
             )
+        if nn.parameter.is_lazy(tensor):
+            raise WrongTypeError(
+                f"Parameter '{name}' has no shape yet: its layer is lazy. Run one batch through "
+                "the model first."
+            )
     kinds = {(tensor.dtype, tensor.device) for tensor in params.values()}
     if len(kinds) > 1:
         shown = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))

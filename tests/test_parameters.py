@@ -79,6 +79,14 @@ def test_one_kind() -> None:
         common_kind({"a": torch.ones(0)})
 
 
+def test_lazy_layers_must_have_run() -> None:
+    model = nn.Sequential(nn.LazyLinear(3))
+    with pytest.raises(WrongTypeError, match=r"'0.weight' has no shape yet.*Run one batch"):
+        common_kind(dict(model.named_parameters()))
+    model(torch.ones(2, 5))
+    assert common_kind(dict(model.named_parameters()))[0] == torch.get_default_dtype()
+
+
 def test_compiled_models_are_unwrapped() -> None:
     net = model()
     assert uncompiled(net) is net

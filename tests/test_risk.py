@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from eigenscape.errors import (
     ShapeError,
     SubstitutionWarning,
+    UnsupportedModelError,
 )
 from eigenscape.losses import CrossEntropy
 from eigenscape.operators import GaussNewton, Hessian, LayerHessian
@@ -303,6 +304,21 @@ def test_changed_parameters_are_seen_by_the_next_product(change: Callable[..., N
     close(full.to_dense(), after)
     close(layer.to_dense(), after[:25, :25])
     close(risk.gradient(), flat_gradient(model))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (((X, X), (X, X)), r"called with \(\d+, \d+\) torch.float64, .*TypeError"),
+        ((X.to(torch.uint8), Y), r"torch.uint8 and said: RuntimeError"),
+    ],
+)
+def test_a_model_that_cannot_run_is_explained(data: Any, words: str) -> None:
+    if isinstance(data[0], tuple):
+        data = [(*pair, Y) for pair in data]  # one tensor more than the model takes
+    with pytest.raises(UnsupportedModelError, match=words) as raised:
+        EmpiricalRisk(net(), CrossEntropy(), data)
+    assert raised.value.__cause__ is not None
 
 
 def test_restricted_risks_hold_the_rest_fixed() -> None:

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import InvalidArgumentError, ShapeError
+from eigenscape.analyses._orthonormal import require_orthonormal
+from eigenscape.errors import ShapeError
 from eigenscape.pairs import EigenPairs
 from eigenscape.records import Columns, Record, Status
-
-# Columns that are orthonormal to this are so for our purpose: the overlap is off by as much.
-_SLACK = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,14 +63,8 @@ def eigenspace_overlap(
             f"{tuple(U.shape)} and {tuple(V.shape)}."
         )
     n, k = U.shape[0], min(U.shape[1], V.shape[1])
-    U, V = U[:, :k].double(), V[:, :k].double().to(U.device)
-    for name, X in (("first", U), ("second", V)):
-        error = float((X.T @ X - torch.eye(k, dtype=X.dtype, device=X.device)).abs().max())
-        if not error <= _SLACK:
-            raise InvalidArgumentError(
-                f"`eigenspace_overlap({name}=...)` needs orthonormal columns; XᵀX differs from I "
-                f"by {error:.2g}. Orthonormalise them, e.g. `torch.linalg.qr(X).Q`."
-            )
+    U = require_orthonormal(U[:, :k], "eigenspace_overlap(first=...)")
+    V = require_orthonormal(V[:, :k], "eigenspace_overlap(second=...)").to(U.device)
     squares = (U.T @ V).square().cpu()
     sums = squares.cumsum(0).cumsum(1).diagonal()
     count = torch.arange(1, k + 1, dtype=torch.float64)

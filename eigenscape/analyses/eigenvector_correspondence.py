@@ -9,14 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import InvalidArgumentError, ShapeError
+from eigenscape.analyses._orthonormal import require_orthonormal
+from eigenscape.errors import ShapeError
 from eigenscape.operators import KroneckerHessian
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record, Status
-
-# As for overlaps: bases that are orthonormal to this are so for our purpose.
-_SLACK = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +112,4 @@ def _orthonormal(basis: Tensor, name: str) -> Tensor:
             f"`eigenvector_correspondence(pairs, (U, V))` needs {name} with columns; got shape "
             f"{tuple(basis.shape)}."
         )
-    X = basis.double()
-    error = float((X.T @ X - torch.eye(X.shape[1], dtype=X.dtype, device=X.device)).abs().max())
-    if not error <= _SLACK:
-        raise InvalidArgumentError(
-            f"`eigenvector_correspondence(pairs, (U, V))` needs orthonormal columns; {name}ᵀ{name} "
-            f"differs from I by {error:.2g}. Orthonormalise them, e.g. `torch.linalg.qr(X).Q`."
-        )
-    return X
+    return require_orthonormal(basis, f"eigenvector_correspondence(pairs, (U, V)): {name}")

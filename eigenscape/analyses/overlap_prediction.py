@@ -11,13 +11,12 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from eigenscape.errors import InvalidArgumentError, ShapeError, require_count
+from eigenscape.analyses._orthonormal import require_orthonormal
+from eigenscape.errors import ShapeError, require_count
 from eigenscape.operators import KroneckerHessian
 from eigenscape.records import Columns, Record, Status
 
 Spectra: TypeAlias = tuple[Tensor, Tensor, Tensor]
-
-_SLACK = 1e-3
 _TEXTS = {
     "linear growth": "Theorem F.1 holds: the overlap grows linearly and peaks at dimension {m}.",
     "constant": "App. F.3.2: the overlap of an output layer stays the same up to dimension {m}.",
@@ -169,13 +168,7 @@ def _spectra(network: KroneckerHessian | Spectra, num_inputs: int) -> Spectra:
             f"num_inputs = {num_inputs}; got {tuple(tau.shape)}, {tuple(gamma.shape)} and "
             f"{tuple(t.shape)}."
         )
-    t = t[:, :num_inputs]
-    error = float((t.T @ t - torch.eye(num_inputs, dtype=t.dtype)).abs().max())
-    if not error <= _SLACK:
-        raise InvalidArgumentError(
-            "`overlap_prediction((τ, γ, t), ...)` needs orthonormal eigenvectors; tᵀt differs from "
-            f"I by {error:.2g}. Divide by their norms."
-        )
+    t = require_orthonormal(t[:, :num_inputs], "overlap_prediction((τ, γ, t), ...)")
     # Eigenvalues of positive semi-definite matrices: what is below zero is rounding.
     tau, gamma = (part.clamp(min=0.0).sort(descending=True).values for part in (tau, gamma))
     return tau, gamma, t

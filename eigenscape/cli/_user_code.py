@@ -96,17 +96,24 @@ def users_own(what: str, file: Path | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except EigenscapeError:
-        raise
+    except EigenscapeError as error:
+        cause = error.__cause__
+        trace = _from_user(cause.__traceback__, file) if cause is not None else None
+        if cause is None or trace in (None, cause.__traceback__):  # no line of theirs to show
+            raise
+        raise InvalidArgumentError(f"{error}\n\n{_shown(cause, trace)}") from error
     except SystemExit as error:
         raise InvalidArgumentError(
             f"{what}: it called sys.exit({error.code!r}). Put what a script does under "
             '`if __name__ == "__main__":`.'
         ) from error
     except Exception as error:
-        trace = _from_user(error.__traceback__, file)
-        shown = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+        shown = _shown(error, _from_user(error.__traceback__, file))
         raise InvalidArgumentError(f"{what}:\n\n{shown}") from error
+
+
+def _shown(error: BaseException, trace: TracebackType | None) -> str:
+    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
 
 
 def _from_user(trace: TracebackType | None, file: Path | None) -> TracebackType | None:

@@ -13,6 +13,7 @@ A kept graph costs the memory of its activations and saves the forward and first
 every later product. Letters: K rows at a time, n parameters.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.batches import Batch
-from eigenscape.errors import WrongTypeError
+from eigenscape.errors import UnsupportedModelError, WrongTypeError
 from eigenscape.losses import OutputProduct
 from eigenscape.risk import EmpiricalRisk, leaf_copies
 
@@ -101,8 +102,8 @@ def gradients(
     live = [(h, s) for h, s in zip(many, given, strict=True) if h is not None and h.requires_grad]
     if not live:
         return [None] * len(leaves)
-    return list(
-        torch.autograd.grad(
+    try:
+        found = torch.autograd.grad(
             [head for head, _ in live],
             leaves,
             [seed for _, seed in live],
@@ -111,7 +112,15 @@ def gradients(
             allow_unused=True,
             is_grads_batched=batched,
         )
-    )
+    except RuntimeError as error:
+        missing = re.search(r"derivative for (?:aten::)?(\w+) is not implemented", str(error))
+        if missing is None:
+            raise
+        raise UnsupportedModelError(
+            f"PyTorch has no second derivative of `{missing[1].removesuffix('_backward')}`, which "
+            "the model or the loss uses. Write it out in simpler operations."
+        ) from error
+    return list(found)
 
 
 def split_rows(rows: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:

@@ -10,7 +10,6 @@ import warnings
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import CheckpointError
 
 from eigenscape.batches import Batch
 from eigenscape.errors import (
@@ -350,8 +349,6 @@ class LayerHessian(RiskOperator):
                 tail = TailGraph(self.risk, self._layer, batch).product(probe, batched=False)
             except UnsupportedModelError as error:
                 return str(error).split(";")[0]
-            except CheckpointError:
-                return f"activation checkpointing evaluates '{self._layer.name}' again"
             full = HessianGraph(self.risk, batch).product(probe, batched=False)
         if self._agree(tail, full):
             return None

@@ -45,6 +45,14 @@ def test_pairs_and_different_numbers() -> None:
     assert record.to_frame().shape == (2, 3)
 
 
+def test_columns_are_as_orthonormal_as_their_dtype_allows() -> None:
+    exact = torch.linalg.qr(torch.randn(50, 4, generator=torch.Generator().manual_seed(0))).Q
+    rounded = exact.bfloat16()
+    assert eigenspace_overlap(rounded, exact).overlaps[-1].item() == pytest.approx(1, abs=0.02)
+    with pytest.raises(InvalidArgumentError, match="orthonormal"):
+        eigenspace_overlap(1.05 * exact, exact)
+
+
 @pytest.mark.parametrize(
     ("U", "error", "words"),
     [

@@ -247,6 +247,17 @@ def test_users_errors_are_shown_from_their_first_line_on(cli: Cli) -> None:
     assert "typer" not in text
 
 
+def test_a_model_that_fails_on_a_batch_is_shown_where(cli: Cli) -> None:
+    write(
+        "class Net(nn.Linear):\n    def forward(self, x):\n        return x.no_such_thing()\n\n"
+        "def build():\n    return Net(3, 2)"
+    )
+    text = refused(cli, *tiny("other.py:build", "--data", "net.py:data"))
+    assert "cannot run a batch; it was called with (24, 3)" in text
+    assert "return x.no_such_thing()" in text
+    assert "functional_call" not in text
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -258,7 +269,10 @@ def test_users_errors_are_shown_from_their_first_line_on(cli: Cli) -> None:
         ("def build():\n    return lambda x: x", "must return an nn.Module; got function"),
         ("def bild():\n    return nn.Linear(3, 2)", "Nearest: 'bild'"),
         ("build = 3", "must be a function; got int"),
-        ("def build():\n    return nn.Linear(5, 2)", "The model failed on the data"),
+        (
+            "def build():\n    return nn.Linear(5, 2)",
+            "cannot run a batch; it was called with (24, 3)",
+        ),
         ("def build():\n    return nn.Flatten()", "no parameters"),
     ],
 )

@@ -20,7 +20,14 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.losses import CrossEntropy, SquaredError
-from eigenscape.operators import Fisher, GaussNewton, Hessian, LayerHessian, Residual
+from eigenscape.operators import (
+    Fisher,
+    GaussNewton,
+    Hessian,
+    KroneckerHessian,
+    LayerHessian,
+    Residual,
+)
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.testing import check_operator, dense_hessian
 from tests.cases import case, mlp
@@ -152,10 +159,40 @@ def test_activation_checkpointing_is_exact(budget: int | None) -> None:
             found = LayerHessian(risk, layer).to_dense()
             torch.testing.assert_close(found, H[block, block], atol=1e-13, rtol=1e-10)
     with pytest.warns(
-        SubstitutionWarning, match="activation checkpointing evaluates 'middle' again"
+        SubstitutionWarning, match="'middle' is evaluated again by activation checkpointing"
     ):
         inside = LayerHessian(risk, "middle")
     torch.testing.assert_close(inside.to_dense(), H[25:61, 25:61], atol=1e-13, rtol=1e-10)
+    with pytest.raises(UnsupportedModelError, match="activation checkpointing"):
+        KroneckerHessian(risk, "middle")
+
+
+def test_an_operation_without_a_second_derivative_is_named() -> None:
+    risk = EmpiricalRisk(
+        mlp(4, 5, 3), nn.MultiMarginLoss(), (torch.randn(5, 4), torch.arange(5) % 3)
+    )
+    with pytest.raises(UnsupportedModelError, match="no second derivative of `multi_margin_loss`"):
+        Hessian(risk).to_dense()
+
+
+class Cut(nn.Module):
+    """Two layers, and no derivative leads to the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x).detach()))
+
+
+def test_a_layer_that_no_derivative_leads_to_has_a_block_of_zeros() -> None:
+    risk = risk_of(Cut())
+    with pytest.warns(SubstitutionWarning, match="Nothing that can be differentiated"):
+        block = LayerHessian(risk, "first")
+    assert not block.to_dense().any()
+    with pytest.raises(UnsupportedModelError, match="its block is zero"):
+        KroneckerHessian(risk, "first")
 
 
 @pytest.mark.parametrize("names", [["first"], ["middle.weight", "last"]])
