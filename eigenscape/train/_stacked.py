@@ -222,8 +222,10 @@ def _require_trainable(model: nn.Module) -> None:
 
 
 def _require_alike(one: nn.Module, other: nn.Module, seed: int, other_seed: int) -> None:
+    # By name: a parametrised layer has a class of its own.
     modules, others = (
-        [(name, type(module)) for name, module in model.named_modules()] for model in (one, other)
+        [(name, type(module).__qualname__) for name, module in model.named_modules()]
+        for model in (one, other)
     )
     if modules != others:
         raise InvalidArgumentError(

@@ -156,6 +156,7 @@ class _Session:
         stack = Stack(models, self._device)
         engine.set_up(stack, tf32=self._recipe.tf32)
         output, unused = _trial(stack, pairs[0][0][: self._recipe.batch_size])
+        _require_last_batch(stack, pairs[0][0], self._recipe.batch_size)
         self._stack = stack = stack.without(unused) if unused else stack
         loss = self._recipe.loss_object()
         objectives = [
@@ -382,6 +383,19 @@ def _require_every(every: object) -> None:
             f"`{call}` must be a number of epochs (an integer) or of seconds (a float); got "
             f"{every!r}."
         )
+
+
+def _require_last_batch(stack: Stack, inputs: Tensor, batch_size: int) -> None:
+    """Refuse now what would fail at the end of the first epoch: BatchNorm on a single sample."""
+    if len(inputs) % batch_size != 1:
+        return
+    try:
+        _trial(stack, inputs[:1])
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"`Recipe(batch_size={batch_size})` leaves one of {len(inputs)} samples for the last "
+            f"batch, and the model cannot be trained on one ({error}). Take another batch size."
+        ) from error
 
 
 def _trial(stack: Stack, x: Tensor) -> tuple[Tensor, frozenset[str]]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import orthogonal
 from torch.utils.data import TensorDataset
 
 from eigenscape.errors import (
@@ -147,6 +148,31 @@ def test_losses_on_class_indices(loss: Any, function: Any) -> None:
         model, _ = plain_loop(seed, recipe, function)
         assert_same(result.state_dict(seed), model.state_dict())
     assert result.train_accuracy is not None
+
+
+def test_parametrised_layers_train_together() -> None:
+    def build(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.Sequential(orthogonal(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 3)).double()
+
+    x, y = torch.randn(9, 4, dtype=torch.float64), torch.arange(9) % 3
+    recipe = Recipe(epochs=2, batch_size=4, optimizer=SGD(0.1))
+    together = fit(build, (x, y), recipe, seeds=(0, 5))
+    for seed in (0, 5):
+        alone = fit(build, (x, y), recipe, seeds=(seed,), engine=Engine(stacking="loop"))
+        assert_same(together.state_dict(seed), alone.state_dict(seed))
+        weight = together.load_into(build(seed), seed=seed)[0].weight
+        torch.testing.assert_close(weight @ weight.T, torch.eye(4, dtype=torch.float64))
+
+
+def test_a_last_batch_of_one_is_refused_before_the_training() -> None:
+    def build(seed: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+    x, y = torch.randn(9, 4), torch.arange(9) % 3
+    with pytest.raises(InvalidArgumentError, match="leaves one of 9 samples for the last batch"):
+        fit(build, (x, y), Recipe(epochs=1, batch_size=4), seeds=(0,))
+    assert fit(build, (x, y), Recipe(epochs=1, batch_size=3), seeds=(0,)).epochs_done == 1
 
 
 FLOATS: dict[str, tuple[Any, Any]] = {
