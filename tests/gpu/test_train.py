@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eigenscape.errors import SubstitutionWarning
+from eigenscape.models.gpt import GPT
 from eigenscape.progress import Progress
 from eigenscape.train import SGD, Adam, Engine, Recipe, RMSprop, Thirds, Training, fit
 
@@ -112,6 +113,21 @@ def test_steps_are_recorded_without_a_warning() -> None:
         warnings.simplefilter("error")
         train("cuda", engine=Engine(stacking="vmap"))
         train("cuda", engine=Engine(stacking="loop"))
+
+
+def test_texts_are_recorded_too_and_train_as_on_a_cpu() -> None:
+    def build(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return GPT(context=5, vocabulary=11, num_blocks=1, width=8, num_heads=2, tied=True)
+
+    generator = torch.Generator().manual_seed(2)
+    pair = tuple(torch.randint(0, 11, (45, 5), generator=generator) for _ in range(2))
+    recipe = Recipe(epochs=3, batch_size=8, optimizer=SGD(0.1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = fit(build, pair, recipe, device="cuda", seeds=(1, 3), test=pair)
+    host = fit(build, pair, recipe, device="cpu", seeds=(1, 3), test=pair)
+    assert difference(found, host) < 1e-11
 
 
 @pytest.mark.parametrize("engine", [ENGINES["graphs"], ENGINES["loop"]], ids=["graphs", "loop"])
