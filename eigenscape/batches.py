@@ -8,6 +8,7 @@ iterable of batches that can be walked more than once. A batch is (inputs…, ta
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from eigenscape.distributed import Ranks
 from eigenscape.errors import (
+    EigenscapeError,
     EmptySelectionError,
     InvalidArgumentError,
     ShapeError,
+    UnsupportedModelError,
     WrongTypeError,
     require_count,
 )
@@ -401,3 +404,42 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, tuple | list):
         return [t for item in value for t in _tensors(item)]
     return []
+
+
+@contextmanager
+def explained(batch: Batch) -> Iterator[None]:
+    """Say what a model was called with, where it fails for reasons of its own.
+
+    Args:
+        batch: What it is called with.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        UnsupportedModelError: In place of what the model raised.
+        EigenscapeError: As it was, if it is a refusal already.
+        OutOfMemoryError: As it was.
+    """
+    try:
+        yield
+    except (EigenscapeError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"The model cannot run a batch; it was called with {_shown(batch)} and said: "
+            f"{type(error).__name__}: {error}. Expected batches (inputs…, target) whose inputs the "
+            "model takes, in the dtype of its parameters."
+        ) from error
+
+
+def _shown(batch: Batch) -> str:
+    """Describe the inputs of a batch: kinds and shapes."""
+
+    def one(value: object) -> str:
+        if isinstance(value, Tensor):
+            return f"{tuple(value.shape)} {value.dtype}"
+        return type(value).__name__
+
+    named = [f"{name}: {one(value)}" for name, value in batch.kwargs.items()]
+    return ", ".join([*map(one, batch.args), *named]) or "nothing"

@@ -113,20 +113,23 @@ def find_layer(risk: EmpiricalRisk, name: str) -> Layer:
     return Layer(module_name, module, tuple(names), fields, _obstacle(root, module, names))
 
 
-def capture_tail(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Tail:
+def capture_tail(
+    risk: EmpiricalRisk, layer: Layer, batch: Batch, *, must_matter: bool = True
+) -> Tail:
     """Run a batch and cut the graph at the layer's output. Cost: one forward pass.
 
     Args:
         risk: The risk.
         layer: Where to cut.
         batch: What to run.
+        must_matter: Whether to refuse a layer from which no derivative leads to the loss.
 
     Returns:
         The layer's inputs and the loss as a function of its output; no other graph is kept.
 
     Raises:
         UnsupportedModelError: If the layer ran more than once, or not at all, or would run again on
-            the way back; or if nothing that can be differentiated leads from it to the loss.
+            the way back; or if it must matter and does not.
     """
     calls: list[tuple[Any, Any, Tensor]] = []
     counted = _has_saving_hooks()  # by those who count what a graph keeps
@@ -158,7 +161,7 @@ def capture_tail(risk: EmpiricalRisk, layer: Layer, batch: Batch) -> Tail:
             f"Layer '{layer.name}' ran {len(calls)} times in one forward pass; its block is not a "
             "function of one output. Use `Hessian(risk)[block]`."
         )
-    if not total.requires_grad:
+    if must_matter and not total.requires_grad:
         raise UnsupportedModelError(
             f"Nothing that can be differentiated leads from layer '{layer.name}' to the loss; its "
             "block is zero. Leave it out with `params=`."

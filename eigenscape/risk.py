@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from eigenscape.batches import Batch, BatchSource
+from eigenscape.batches import Batch, BatchSource, explained
 from eigenscape.distributed import Ranks
 from eigenscape.errors import (
-    EigenscapeError,
     EmptySelectionError,
     NonDeterministicRiskError,
     NonFiniteError,
@@ -369,7 +368,7 @@ class EmpiricalRisk:
         total = count = 0.0
         params = self.parameters()
         for batch in batches:
-            with _explained(batch):
+            with explained(batch):
                 output = self.output(params, batch)
             batch_total, batch_count = self.loss.total(output, batch.target)
             if batch_total.ndim != 0 or not batch_total.is_floating_point():
@@ -483,33 +482,6 @@ def flat_gradient(loss: Tensor, leaves: Params) -> Tensor:
         for part, leaf in zip(found, leaves.values(), strict=True)
     ]
     return torch.cat([part.flatten() for part in parts]).double()
-
-
-def _shown(batch: Batch) -> str:
-    """Describe the inputs of a batch: kinds and shapes."""
-
-    def one(value: object) -> str:
-        if isinstance(value, Tensor):
-            return f"{tuple(value.shape)} {value.dtype}"
-        return type(value).__name__
-
-    named = [f"{name}: {one(value)}" for name, value in batch.kwargs.items()]
-    return ", ".join([*map(one, batch.args), *named]) or "nothing"
-
-
-@contextmanager
-def _explained(batch: Batch) -> Iterator[None]:
-    """Say what a model was called with, where it fails for reasons of its own."""
-    try:
-        yield
-    except (EigenscapeError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        raise UnsupportedModelError(
-            f"The model cannot run a batch; it was called with {_shown(batch)} and said: "
-            f"{type(error).__name__}: {error}. Expected batches (inputs…, target) whose inputs the "
-            "model takes, in the dtype of its parameters."
-        ) from error
 
 
 def _logits(output: Any) -> Any:

@@ -192,7 +192,7 @@ def _passes_by(risk: EmpiricalRisk, layer: Layer, batch: Batch, module: nn.Modul
     handle = module.register_forward_hook(cut)
     try:
         with torch.enable_grad(), risk.evaluating():
-            tail = capture_tail(risk, layer, batch)
+            tail = capture_tail(risk, layer, batch, must_matter=False)
     finally:
         handle.remove()
     if not tail.prediction.requires_grad:
