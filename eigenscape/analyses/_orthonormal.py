@@ -22,6 +22,7 @@ def require_orthonormal(X: Tensor, argument: str) -> Tensor:
     Raises:
         InvalidArgumentError: If they are not.
     """
+    # Entries that are rounded, each by half an eps at most, change an inner product by eps.
     slack = max(_SLACK, 2 * torch.finfo(X.dtype).eps)
     X = X.double()
     error = float((X.T @ X - torch.eye(X.shape[1], dtype=X.dtype, device=X.device)).abs().max())

@@ -46,10 +46,10 @@ _KNOWN = {
     "0.53 and 0.82. All was seen after the first run.",
     ("F-1500^3", "cifar10", "true"): f"{_OTHER_S}0.87 (in the table). One network.",
     ("F-1500^3", "cifar10", "random"): f"{_OTHER_S}0.905 (in the table). One network.",
-    ("F-1500^3", "mnist", "true"): "λ₉/λ₁₀ of E[M] is 1.13: there is hardly a gap, and which "
-    "directions are the top nine depends on the network. One network.",
+    ("F-1500^3", "mnist", "true"): "λ₉/λ₁₀ of E[M] is 1.13: there is hardly a gap that would say "
+    "which directions are the top nine. One network.",
     ("F-1500^3", "mnist", "random"): "As they say of random labels, the overlap is low; rates or "
-    "E[∂z/∂output] in S, which explain fc1 on CIFAR-10, give 0.64 here. One network.",
+    "E[∂z/∂output] in S, with which fc1 on CIFAR-10 would agree, give 0.64 here. One network.",
 }
 _INITIAL_KNOWN = (
     "Units do not fire half of the time, as (56) takes them to. At infinite width what remains is "

@@ -118,8 +118,7 @@ class _TokenCrossEntropy(Objective):
             log_p = self._positions(output).log_softmax(-1)
             terms = own * log_p.gather(-1, label)
             if self._loss.label_smoothing:
-                mean = log_p @ (self._weights / self._weights.sum())
-                terms += spread * mean.unsqueeze(-1)
+                terms += spread * (log_p @ (self._weights / self._weights.sum())).unsqueeze(-1)
             mean = -terms.masked_fill(dropped, 0).double().sum((1, 2))
             rows.append(torch.stack((mean * n, n, torch.zeros_like(n), torch.zeros_like(n))))
         return torch.stack(rows).sum(0)

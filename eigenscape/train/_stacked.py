@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from eigenscape.errors import InvalidArgumentError, ShapeError, WrongTypeError
 from eigenscape.train._layers import StackedLayers
@@ -222,9 +223,9 @@ def _require_trainable(model: nn.Module) -> None:
 
 
 def _require_alike(one: nn.Module, other: nn.Module, seed: int, other_seed: int) -> None:
-    # By name: a parametrised layer has a class of its own.
+    # A parametrised layer has a class of its own, behind which is the one that was written.
     modules, others = (
-        [(name, type(module).__qualname__) for name, module in model.named_modules()]
+        [(name, type_before_parametrizations(module)) for name, module in model.named_modules()]
         for model in (one, other)
     )
     if modules != others:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from eigenscape.bounds._steps import Steps
 from eigenscape.losses import CrossEntropy
 from eigenscape.risk import EmpiricalRisk
 
@@ -43,3 +44,16 @@ def problem() -> Problem:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
     return trained(model, (x, y))
+
+
+@pytest.fixture
+def slopes_seen(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Collect the slopes by means and by log standard deviations; nothing moves."""
+    found: list[Tensor] = []
+
+    def keep(self: Steps, outer: Tensor, inner: Tensor, *_: object) -> list[Tensor]:
+        found.append(torch.cat((outer, inner)))
+        return [torch.zeros_like(tensor) for tensor in self.moving()]
+
+    monkeypatch.setattr(Steps, "slopes", keep)
+    return found

@@ -127,24 +127,17 @@ def test_networks_share_a_batch_out_and_all_examples_count_once(
 
 
 def test_slopes_of_many_networks_have_the_mean_of_one_and_less_noise(
-    problem: Problem, monkeypatch: pytest.MonkeyPatch
+    problem: Problem, slopes_seen: list[Tensor]
 ) -> None:
-    found: list[Tensor] = []
-
-    def keep(self: Steps, outer: Tensor, inner: Tensor, *_: object) -> list[Tensor]:
-        found.append(torch.cat((outer, inner)))
-        return [torch.zeros_like(tensor) for tensor in self.moving()]
-
-    monkeypatch.setattr(Steps, "slopes", keep)
     slopes = []
     for count in (1, 3):
-        found.clear()
+        slopes_seen.clear()
         run = session(problem, batch_size=15 * count, num_samples=count)
         run._refresh()
         run._steps.log_std.fill_(-1.5)
         for epoch in range(300):
             run._run_epoch(epoch, 0.1)
-        slopes.append(torch.stack(found))
+        slopes.append(torch.stack(slopes_seen))
     one, three = slopes
     assert (len(one), len(three)) == (1800, 600)
     variances = one.var(0), three.var(0)

@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import orthogonal
 from torch.utils.data import TensorDataset
 
 from eigenscape.errors import (
@@ -148,21 +147,6 @@ def test_losses_on_class_indices(loss: Any, function: Any) -> None:
         model, _ = plain_loop(seed, recipe, function)
         assert_same(result.state_dict(seed), model.state_dict())
     assert result.train_accuracy is not None
-
-
-def test_parametrised_layers_train_together() -> None:
-    def build(seed: int) -> nn.Module:
-        torch.manual_seed(seed)
-        return nn.Sequential(orthogonal(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 3)).double()
-
-    x, y = torch.randn(9, 4, dtype=torch.float64), torch.arange(9) % 3
-    recipe = Recipe(epochs=2, batch_size=4, optimizer=SGD(0.1))
-    together = fit(build, (x, y), recipe, seeds=(0, 5))
-    for seed in (0, 5):
-        alone = fit(build, (x, y), recipe, seeds=(seed,), engine=Engine(stacking="loop"))
-        assert_same(together.state_dict(seed), alone.state_dict(seed))
-        weight = together.load_into(build(seed), seed=seed)[0].weight
-        torch.testing.assert_close(weight @ weight.T, torch.eye(4, dtype=torch.float64))
 
 
 def test_a_last_batch_of_one_is_refused_before_the_training() -> None:
