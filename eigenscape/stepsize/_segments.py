@@ -15,13 +15,14 @@ from torch import Tensor
 
 from eigenscape.stepsize import _stacked_mlp as mlp
 from eigenscape.stepsize._recorded import Recorded
-from eigenscape.stepsize._stepping import State, clocks, decays, take_step
+from eigenscape.stepsize._stepping import State, clocks, decays, is_fused, take_step
 from eigenscape.stepsize.problems import Problems
 from eigenscape.stepsize.update_rule import UpdateRule
 
 MOST_STEPS = 16  # of a piece that a CUDA graph holds
-# Numbers that back-propagation keeps of a weight and step, and how many bytes it may keep in all.
-_KEPT, _MOST_BYTES = 400, {"cpu": 2**30, "cuda": 2**33}
+# Numbers that back-propagation keeps of a weight and step, with kernels of our own (w, g, m, v, and
+# something for the networks) and without; and how many bytes it may keep in all.
+_KEPT, _MOST_BYTES = {True: 16, False: 400}, {"cpu": 2**30, "cuda": 2**33}
 
 
 class Segments:
@@ -96,7 +97,8 @@ class Segments:
 
     def _lengths(self, state: State, t: int) -> list[int]:
         weights = state.weights
-        fit = _MOST_BYTES[weights.device.type] // (_KEPT * weights.nbytes)
+        kept = _KEPT[is_fused(self._rule, weights)] * weights.nbytes
+        fit = _MOST_BYTES[weights.device.type] // kept
         if weights.is_cuda:
             return cut(t, max(1, min(MOST_STEPS, fit)), weights.device)
         return [t] if t <= fit else cut(t, math.isqrt(t - 1) + 1, weights.device)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -9,6 +10,8 @@ from torch import Tensor
 from eigenscape.stepsize import _stacked_mlp as mlp
 from eigenscape.stepsize.problems import Problems
 from eigenscape.stepsize.update_rule import DECAYS, UpdateRule, step_features, weight_features
+
+MOST_HIDDEN = 64  # units of a rule that the kernels hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +54,34 @@ def take_step(
     taken: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return w, m and v after a step; `clock` (9,) is its time and `taken` those of `decays`."""
+    g = mlp.gradients(state[0], sizes, *batch)
+    if is_fused(rule, g):
+        from eigenscape.stepsize import _fused
+
+        return _fused.moved(rule, state, g, clock, taken)
+    return moved(rule, state, g, clock, taken)
+
+
+def is_fused(rule: UpdateRule, like: Tensor) -> bool:
+    """Tell whether steps on such weights have kernels of their own (`_fused.py`)."""
+    return (
+        like.is_cuda
+        and like.dtype == torch.float32
+        and len(rule.biases) == 2
+        and len(rule.biases[0]) <= MOST_HIDDEN
+        and find_spec("triton") is not None
+    )
+
+
+def moved(
+    rule: UpdateRule,
+    state: tuple[Tensor, Tensor, Tensor],
+    g: Tensor,
+    clock: Tensor,
+    taken: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return w, m and v after a step with gradients g, one operation at a time."""
     w, m, v = state
-    g = mlp.gradients(w, sizes, *batch)
     m = torch.lerp(m, g[:, None], taken)
     v = torch.lerp(v, g.square()[:, None], taken)
     return w - rule.updates(weight_features(w, g, m, v), clock), m, v

@@ -23,7 +23,7 @@ from eigenscape.errors import require_count
 DECAYS = (0.5, 0.9, 0.99, 0.999, 0.9999)
 STEP_SCALES = (3, 10, 30, 100, 300, 1000, 3000, 10_000, 300_000)
 NUM_FEATURES = 2 + 4 * len(DECAYS) + len(STEP_SCALES)
-_EPSILON = 1e-8  # under the root of v, and of a variance whose feature is at most 1
+EPSILON = 1e-8  # under the root of v, and of a variance whose feature is at most 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,13 +127,13 @@ def weight_features(weights: Tensor, gradients: Tensor, first: Tensor, second: T
                 [-1.,  1.],
                 [-1.,  1.]])
     """
-    inverse = torch.rsqrt(second + _EPSILON)
+    inverse = torch.rsqrt(second + EPSILON)
     g = gradients[:, None]
     x = torch.cat([g, weights[:, None], first, second, g * inverse, inverse], 1)
     # A feature's unit is of no consequence, and without one its square does not underflow.
     largest = torch.linalg.vector_norm(x.detach(), math.inf, 2, keepdim=True)
     x = x / largest.clamp_min(torch.finfo(x.dtype).tiny)
-    return torch.nn.functional.layer_norm(x, x.shape[2:], eps=_EPSILON)
+    return torch.nn.functional.layer_norm(x, x.shape[2:], eps=EPSILON)
 
 
 def step_features(step: int, like: Tensor) -> Tensor:
