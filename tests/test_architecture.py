@@ -44,6 +44,7 @@ LINES: dict[int, tuple[str, ...]] = {
         "partition",
         "space",
         "precision",
+        "dense",
         "errors",
     ),
 }
@@ -75,6 +76,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         "partition",
         "space",
         "precision",
+        "dense",
         "errors",
     ),
 }

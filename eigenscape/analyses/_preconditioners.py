@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from eigenscape.dense import eigh
 from eigenscape.errors import InvalidArgumentError, ShapeError, TooLargeError, WrongTypeError
 from eigenscape.linear_operator import LinearOperator, WrappedOperator
 from eigenscape.operators import KroneckerHessian
@@ -36,7 +37,7 @@ class DensePiece:
     def __init__(self, block: Block, matrix: Tensor) -> None:
         self.block = block
         matrix = matrix.double()
-        self.values, self._vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+        self.values, self._vectors = eigh((matrix + matrix.T) / 2)
 
     def apply(self, values: Tensor, X: Tensor) -> Tensor:
         V = self._vectors.to(X)
@@ -59,8 +60,8 @@ class KroneckerPiece:
 
     def __init__(self, block: Block, operator: KroneckerHessian) -> None:
         self.block, self._operator = block, operator
-        left, self._left = torch.linalg.eigh(operator.output_factor)
-        right, self._right = torch.linalg.eigh(operator.input_factor)
+        left, self._left = eigh(operator.output_factor)
+        right, self._right = eigh(operator.input_factor)
         self.values = torch.outer(left, right)
 
     def apply(self, values: Tensor, X: Tensor) -> Tensor:

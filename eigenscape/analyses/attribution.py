@@ -17,6 +17,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from eigenscape.dense import eigh
 from eigenscape.errors import (
     InvalidArgumentError,
     NotSymmetricError,
@@ -268,7 +269,7 @@ class _Spectra:
     def leading_vectors(self, matrix: _Matrix, count: int) -> Tensor:
         """Return eigenvectors of largest magnitude whose eigenvalues are not zero to rounding."""
         if isinstance(matrix, Tensor):
-            values, vectors = torch.linalg.eigh(_symmetric(matrix))
+            values, vectors = eigh(_symmetric(matrix))
             order = _order(values, "magnitude")[:count]
             values, vectors = values[order], vectors[:, order]
         else:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenscape.analyses.layer_curvature import layer_names
+from eigenscape.dense import eigh
 from eigenscape.errors import EmptySelectionError, UnsupportedModelError
 from eigenscape.layers import Layer, Tail, find_layer, input_vectors, matrix_obstacle
 from eigenscape.precision import full_precision
@@ -221,7 +222,7 @@ def _entry(risk: EmpiricalRisk, name: str, inputs: _Inputs) -> Autocorrelation:
     n, P = means.shape
     matrix = risk.ranks.sum(inputs.squares) / (count * P)
     matrix = (matrix + matrix.T) / 2
-    values, vectors = (part.flip(-1) for part in torch.linalg.eigh(matrix))
+    values, vectors = (part.flip(-1) for part in eigh(matrix))
     mean_part = _mean_part(means)
     spread = _norm(matrix - mean_part)
     direction = _direction(means)
@@ -251,7 +252,7 @@ def _direction(means: Tensor) -> Tensor:
         return torch.zeros_like(means[:, 0])
     if means.shape[1] == 1:
         return torch.nn.functional.normalize(means[:, 0], dim=0)
-    first: Tensor = torch.linalg.eigh(_mean_part(means)).eigenvectors[:, -1]
+    first: Tensor = eigh(_mean_part(means))[1][:, -1]
     return first * _sign(first @ means.mean(1))
 
 

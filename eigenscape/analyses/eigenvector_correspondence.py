@@ -6,10 +6,10 @@ the output Hessian E[M], v_j (n) those of the input autocorrelation E[xxᵀ].
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from eigenscape.analyses._orthonormal import require_orthonormal
+from eigenscape.dense import eigh
 from eigenscape.errors import ShapeError
 from eigenscape.operators import KroneckerHessian
 from eigenscape.pairs import EigenPairs
@@ -102,7 +102,7 @@ def eigenvector_correspondence(
 
 
 def _basis(factor: Tensor) -> Tensor:
-    vectors: Tensor = torch.linalg.eigh(factor).eigenvectors
+    vectors: Tensor = eigh(factor)[1]
     return vectors.flip(1)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from eigenscape.analyses._slopes import matrix_layer
 from eigenscape.analyses.eigenspace_overlap import eigenspace_overlap
 from eigenscape.analyses.layer_curvature import layer_names
+from eigenscape.dense import eigh
 from eigenscape.errors import EmptySelectionError, require_choice, require_count
 from eigenscape.layers import Layer, capture_tail, from_matrices, input_vectors
 from eigenscape.linalg import eigsh
@@ -179,7 +180,7 @@ def _num_outputs(risk: EmpiricalRisk, layer: Layer, mean: Tensor) -> int:
 
 
 def _top(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = eigh(matrix)
     return values[-k:].flip(0), vectors[:, -k:].flip(1)
 
 

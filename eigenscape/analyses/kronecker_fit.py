@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eigenscape.analyses._slopes import all_slopes, matrix_layer, roots
 from eigenscape.analyses.eigenspace_overlap import eigenspace_overlap
+from eigenscape.dense import eigh
 from eigenscape.errors import ConvergenceWarning, SubstitutionWarning, require_count
 from eigenscape.layers import Layer
 from eigenscape.linalg import SpectralNorm, draw_probes, eigsh, spectral_norm
@@ -336,7 +337,7 @@ def _approximations(
 
 
 def _in_basis(name: str, K: KroneckerHessian, B: Tensor, A: Tensor) -> _InBasis:
-    (left, U), (right, V) = torch.linalg.eigh(B), torch.linalg.eigh(A)
+    (left, U), (right, V) = eigh(B), eigh(A)
     return _InBasis(name, K, U, V, torch.outer(left, right))
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eigenscape.analyses.eigenspace_overlap import eigenspace_overlap
 from eigenscape.analyses.eigenvector_rank import rank_one_share
+from eigenscape.dense import eigh
 from eigenscape.errors import (
     EmptySelectionError,
     SubstitutionWarning,
@@ -244,7 +245,7 @@ def _whole(
 ) -> tuple[EigenPairs, tuple[Tensor, bool], int]:
     """Take a small block apart completely: every direction is a pair or an exact probe."""
     n = H.space.size
-    vectors = torch.linalg.eigh(H.to_dense().double()).eigenvectors.flip(1).to(H.dtype)
+    vectors = eigh(H.to_dense().double())[1].flip(1).to(H.dtype)
     pairs = certify(H, vectors[:, :k], tolerance=tolerance)
     return pairs, (vectors[:, k:], True), 2 * n
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigenscape.dense import eigh
 from eigenscape.errors import (
     NonFiniteError,
     SubstitutionWarning,
@@ -280,7 +281,7 @@ def _solved(matrix: Tensor, num_vectors: int) -> tuple[Tensor, Tensor | None]:
         )
     if num_vectors == 0:
         return torch.linalg.eigvalsh(matrix).flip(0).double(), None
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = eigh(matrix)
     return values.flip(0).double(), vectors[:, -num_vectors:].flip(1)
 
 

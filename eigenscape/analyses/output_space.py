@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from eigenscape.analyses._slopes import matrix_layer, unit_vectors, weights_above
 from eigenscape.analyses.eigenspace_overlap import eigenspace_overlap
 from eigenscape.batches import Batch
+from eigenscape.dense import eigh
 from eigenscape.errors import EmptySelectionError, UnsupportedModelError, require_choice
 from eigenscape.layers import Layer, output_vectors
 from eigenscape.losses import CrossEntropy
@@ -121,7 +122,7 @@ def output_space_overlap(
             sums.add(risk, batch)
     found = {}
     for name in layers:
-        values, vectors = torch.linalg.eigh(sums.output_hessian(risk, name))
+        values, vectors = eigh(sums.output_hessian(risk, name))
         for each in spaces:
             S = above[name] if each == "weights" else sums.space(risk, name, each)
             found[name, each] = _compared(risk, name, each, S, values, vectors)

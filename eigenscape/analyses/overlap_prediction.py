@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.analyses._orthonormal import require_orthonormal
+from eigenscape.dense import eigh
 from eigenscape.errors import ShapeError, require_count
 from eigenscape.operators import KroneckerHessian
 from eigenscape.records import Columns, Record, Status
@@ -156,7 +157,7 @@ def _spectra(network: KroneckerHessian | Spectra, num_inputs: int) -> Spectra:
     """Return τ (m,), γ (n,) and t (n, num_inputs), descending, in float64 on the host."""
     if isinstance(network, KroneckerHessian):
         tau = torch.linalg.eigvalsh(network.output_factor)
-        gamma, t = torch.linalg.eigh(network.input_factor)
+        gamma, t = eigh(network.input_factor)
         network = (tau, gamma, t.flip(1))
     tau, gamma, t = (part.double().cpu() for part in network)
     t = t[:, None] if t.ndim == 1 else t

@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from eigenscape.dense import eigh
 from eigenscape.errors import UnsupportedModelError
 from eigenscape.layers import (
     Layer,
@@ -169,6 +170,6 @@ def _input_factor(risk: EmpiricalRisk, layer: Layer) -> Tensor:
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues, falling, and eigenvectors as columns, float64."""
     full = matrix.double()
-    values, vectors = torch.linalg.eigh((full + full.T) / 2)
+    values, vectors = eigh((full + full.T) / 2)
     # Contiguous, as files give them back: products then end in the same bits.
     return values.flip(0), vectors.flip(1).contiguous()

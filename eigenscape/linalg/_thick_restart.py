@@ -14,6 +14,7 @@ and the length of each new direction.
 import torch
 from torch import Tensor
 
+from eigenscape.dense import eigh
 from eigenscape.errors import CheckpointError, NonFiniteError
 from eigenscape.linalg._basis import Basis
 from eigenscape.linalg._products import dots
@@ -162,7 +163,7 @@ class ThickRestart:
         self._H, self._C = H, C
 
     def _ritz(self) -> None:
-        self._theta, self._Y = torch.linalg.eigh(self._H)
+        self._theta, self._Y = eigh(self._H)
         self._stale = 0
 
     @property

@@ -7,6 +7,7 @@ eigenvalues; r = ‖Av − λv‖. A has an eigenvalue in [λ − r, λ + r].
 import torch
 from torch import Tensor
 
+from eigenscape.dense import eigh
 from eigenscape.errors import (
     NonFiniteError,
     ShapeError,
@@ -151,7 +152,7 @@ def ritz(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor, Tensor]:
     L = torch.linalg.cholesky(X.T @ X)
     T = torch.linalg.solve_triangular(L, (T + T.T) / 2, upper=False)
     T = torch.linalg.solve_triangular(L, T.T, upper=False)
-    values, S = torch.linalg.eigh((T + T.T) / 2)
+    values, S = eigh((T + T.T) / 2)
     order = descending(values, which)
     S = torch.linalg.solve_triangular(L.T, S[:, order], upper=True)
     return values[order], X @ S, AX @ S

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.batches import Batch
+from eigenscape.dense import eigh
 from eigenscape.errors import NonFiniteError
 from eigenscape.losses import CrossEntropy, OutputProduct
 from eigenscape.risk import EmpiricalRisk
@@ -66,7 +67,7 @@ def _general_roots(multiply: OutputProduct, z: Tensor) -> Tensor:
         return torch.diag_embed(diagonal.clamp(min=0.0).sqrt())
     if not bool(A.isfinite().all()):  # the solver would not end
         return A
-    parts = [torch.linalg.eigh(part) for part in A.split(_EIGH_SAMPLES)]
+    parts = [eigh(part) for part in A.split(_EIGH_SAMPLES)]
     values, vectors = (torch.cat([part[i] for part in parts]) for i in (0, 1))
     # Negative eigenvalues of a convex loss are rounding.
     return vectors * values.clamp(min=0.0).sqrt()[:, None, :]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eigenscape.dense import eigh
 from eigenscape.errors import (
     InvalidArgumentError,
     TooLargeError,
@@ -272,7 +273,7 @@ class ClassGradients:
     def _decomposed(self, name: str) -> tuple[Tensor, Tensor]:
         """Return eigenvalues and eigenvectors of FᵀF, ascending."""
         require_choice(name, LOW_RANK, "ClassGradients eigenvalues(name)")
-        values, vectors = torch.linalg.eigh(self._gram(name))
+        values, vectors = eigh(self._gram(name))
         return values, vectors
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ itself wherever the tail is piecewise linear), D the risk's divisor.
 import torch
 from torch import Tensor
 
+from eigenscape.dense import eigh
 from eigenscape.errors import (
     ShapeError,
     UnsupportedModelError,
@@ -150,8 +151,8 @@ class KroneckerHessian(FormedOperator):
         """
         m, n = len(self.output_factor), len(self.input_factor)
         k = require_count(num_pairs, "top_pairs(num_pairs)", at_most=m * n)
-        left, U = torch.linalg.eigh(self.output_factor)
-        right, V = torch.linalg.eigh(self.input_factor)
+        left, U = eigh(self.output_factor)
+        right, V = eigh(self.input_factor)
         values, where = torch.outer(left, right).flatten().topk(k)
         i, j = where // n, where % n
         matrices = U.T[i][:, :, None] * V.T[j][:, None, :]

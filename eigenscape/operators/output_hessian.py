@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenscape.batches import Batch
+from eigenscape.dense import eigh
 from eigenscape.errors import (
     EmptySelectionError,
     InvalidArgumentError,
@@ -194,7 +195,7 @@ class OutputHessian(FormedOperator):
         """
         m = len(self.matrix)
         k = require_count(num_pairs, "top_pairs(num_pairs)", at_most=m)
-        values, vectors = (part.flip(-1)[..., :k] for part in torch.linalg.eigh(self.matrix))
+        values, vectors = (part.flip(-1)[..., :k] for part in eigh(self.matrix))
         return EigenPairs(
             status=Status(True, f"{k} pairs from the eigendecomposition of {m}×{m}."),
             num_products=k,

@@ -19,7 +19,7 @@ from eigenscape.stepsize._stepping import State, clocks, decays, is_fused, take_
 from eigenscape.stepsize.problems import Problems
 from eigenscape.stepsize.update_rule import UpdateRule
 
-MOST_STEPS = 16  # of a piece that a CUDA graph holds
+MOST_STEPS = 64  # of a piece that a CUDA graph holds
 # Numbers that back-propagation keeps of a weight and step, with kernels of our own (w, g, m, v, and
 # something for the networks) and without; and how many bytes it may keep in all.
 _KEPT, _MOST_BYTES = {True: 16, False: 400}, {"cpu": 2**30, "cuda": 2**33}
@@ -105,10 +105,13 @@ class Segments:
 
 
 def cut(t: int, size: int, device: torch.device) -> list[int]:
-    """Cut t steps into pieces; what is left over is single steps where each length is recorded."""
+    """Cut t steps into pieces of a size, and one of what is left over."""
     whole, rest = divmod(t, size)
-    ends = [1] * rest if device.type == "cuda" else [rest] * (rest > 0)
-    return [size] * whole + ends
+    if device.type == "cuda":
+        # Each length is recorded, so they are few: powers of two. The last piece is run only once,
+        # so it is the longest.
+        return [2**k for k in range(rest.bit_length()) if rest >> k & 1] + [size] * whole
+    return [size] * whole + [rest] * (rest > 0)
 
 
 def batches(problems: Problems, rows: Tensor) -> tuple[Tensor, Tensor]:

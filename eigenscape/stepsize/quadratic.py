@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigenscape.dense import eigh
 from eigenscape.errors import InvalidArgumentError, ShapeError, require_count, require_positive
 from eigenscape.stepsize._checks import require_finite, step_sizes_of
 from eigenscape.stepsize._measure import first_root, scaled_powers
@@ -56,7 +57,7 @@ class Quadratic:
             )
         if not torch.allclose(H, H.T, rtol=1e-6, atol=1e-6 * float(H.abs().max())):
             raise InvalidArgumentError("`Quadratic.of(matrix)` must be symmetric.")
-        values, vectors = torch.linalg.eigh((H + H.T) / 2)
+        values, vectors = eigh((H + H.T) / 2)
         if float(values[0]) <= 1e-14 * float(values[-1]) or not bool(w.any()):
             raise InvalidArgumentError(
                 "`Quadratic.of` needs a positive definite matrix and a start that is not zero; the "

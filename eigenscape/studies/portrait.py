@@ -6,10 +6,10 @@ layer's output, x its input, P positions (1 for a fully connected layer).
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from eigenscape.analyses import Autocorrelation, autocorrelation, layer_names
+from eigenscape.dense import eigh
 from eigenscape.errors import UnsupportedModelError
 from eigenscape.layers import find_layer, matrix_obstacle
 from eigenscape.linalg import certify, eigsh
@@ -88,7 +88,7 @@ def take_portrait(
     count = min(num_pairs, q)
     H = LayerHessian(risk, weight, num_products=q if q <= _DENSE else 4 * count)
     if q <= _DENSE or (q <= _FORMED and H.representation == "dense"):
-        vectors = torch.linalg.eigh(H.to_dense().double()).eigenvectors.flip(1)[:, :count]
+        vectors = eigh(H.to_dense().double())[1].flip(1)[:, :count]
         pairs = certify(H, vectors.to(H.dtype), tolerance=TOLERANCE)
     else:
         pairs = eigsh(H, num_pairs=count, tolerance=TOLERANCE, progress=progress)

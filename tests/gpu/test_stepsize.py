@@ -5,11 +5,18 @@ import torch
 from torch import Tensor
 
 from eigenscape.stepsize import UpdateRule, draw_problems, learn_rule, train_networks
-from eigenscape.stepsize._segments import MOST_STEPS, Segments
+from eigenscape.stepsize._segments import Segments
 from eigenscape.stepsize._stepping import State, is_fused, new_weights
 
 pytestmark = pytest.mark.gpu
 SIZES = (6, 4, 5, 3)
+STEPS = 16  # of a piece: several pieces in few steps, since steps amplify rounding
+
+
+@pytest.fixture(autouse=True)
+def _short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("_segments", "learned"):
+        monkeypatch.setattr(f"eigenscape.stepsize.{module}.MOST_STEPS", STEPS)
 
 
 def samples(device: str) -> tuple[Tensor, Tensor]:
@@ -34,7 +41,7 @@ def segment(device: str) -> list[Tensor]:
     problems = draw_problems(*samples(device), objective="validation", numbers=range(3))
     state = State.start(new_weights(problems, SIZES[1:-1], draw))
     segments, found = Segments(rule, SIZES, state.weights), []
-    for t in (2 * MOST_STEPS + 3, MOST_STEPS + 1):
+    for t in (2 * STEPS + 3, STEPS + 1):
         fitted, judged = (problems.draw(which, t, 5, draw) for which in ("fitted", "judged"))
         loss, slopes, state = segments.run(problems, state, fitted, judged)
         found += [loss, *slopes, *state.tensors]
@@ -56,7 +63,7 @@ def test_fused_steps_are_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = draw_problems(x.float(), y, objective="validation", numbers=range(3))
     draw, found, sizes = torch.Generator().manual_seed(4), [], (6, 20, 15, 3)
     state = State.start(new_weights(problems, sizes[1:-1], draw))
-    t = MOST_STEPS + 2
+    t = STEPS + 2
     rows, others = (problems.draw(which, t, 5, draw) for which in ("fitted", "judged"))
     for fused in (True, False):
         rule = UpdateRule.random().to(state.weights).to_learn()

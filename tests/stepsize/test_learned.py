@@ -135,8 +135,9 @@ def test_pieces_have_all_steps() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert cut(7, 3, cpu) == [3, 3, 1]
     assert cut(8, 3, cpu) == [3, 3, 2]
-    assert cut(8, 3, cuda) == [3, 3, 1, 1]  # two lengths to record, and no more
-    assert cut(2, 3, cuda) == [1, 1]
+    assert cut(22, 8, cuda) == [2, 4, 8, 8]  # few lengths to record, and the longest last
+    assert cut(5, 8, cuda) == [1, 4]
+    assert cut(16, 8, cuda) == [8, 8]
 
 
 @pytest.mark.parametrize("works", [True, False])

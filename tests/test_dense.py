@@ -1,0 +1,58 @@
+"""Eigenvectors, also where a device returns wrong ones."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from eigenscape import dense
+from eigenscape.dense import eigh
+
+
+def symmetric(*shape: int) -> Tensor:
+    draw = torch.Generator().manual_seed(0)
+    A = torch.randn(*shape, shape[-1], generator=draw)
+    return A + A.mT
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (0,), (1,)])
+def test_eigenvectors(shape: tuple[int, ...]) -> None:
+    A = symmetric(*shape)
+    values, vectors = eigh(A)
+    torch.testing.assert_close(vectors * values[..., None, :] @ vectors.mT, A)
+    assert bool((values.diff() >= 0).all())
+
+
+class _OnGpu(Tensor):
+    """Says that it is on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-9, 3.0, float("nan")])
+def test_wrong_ones_of_a_device_are_computed_again(
+    off: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A, real, asked = symmetric(7), torch.linalg.eigh, []
+
+    def solver(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        values, vectors = real(matrix.as_subclass(Tensor))
+        asked.append(type(matrix))
+        if isinstance(matrix, _OnGpu):
+            vectors[2, 3] += off
+        return values, vectors
+
+    monkeypatch.setattr(torch.linalg, "eigh", solver)
+    monkeypatch.setattr(_OnGpu, "cpu", lambda self: self.as_subclass(Tensor), raising=False)
+    values, vectors = eigh(A.as_subclass(_OnGpu))
+    assert asked == ([_OnGpu] if off == 0 else [_OnGpu, Tensor])
+    torch.testing.assert_close(vectors @ torch.diag(values) @ vectors.T, A)
+
+
+def test_lapack_is_well_within_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Rank-deficient, with zero rows and a wide range: what factors of a layer look like.
+    draw = torch.Generator().manual_seed(1)
+    A = torch.randn(200, 40, generator=draw) * 10.0 ** -torch.arange(40.0).div(4)
+    A[::3] = 0
+    monkeypatch.setattr(dense, "_LOOSEST", 1)
+    for matrix in (A @ A.T, (A @ A.T).float(), 1e-30 * A @ A.T):
+        assert dense._is_orthonormal(torch.linalg.eigh(matrix)[1])
