@@ -6,14 +6,21 @@ variance Σ_j S_ij (Vᵀx̃)²_j. To draw e for every example is to draw a netwo
 the price of a second product with the layer (Kingma, Salimans and Welling, 2015). The expected loss
 is the same, and so is that of its slopes; their noise falls with the examples of a batch, where
 networks that are drawn whole have to share it out.
+
+Derivatives are written out. With ς = ½ log S, t = Vᵀx̃, e_i = ξ_i √(Σ_j S_ij t_j²) for the noise ξ,
+and δ the slope of e: that of ς_ij is S_ij q_i t_j² and that of t_j is t_j Σ_i q_i S_ij, where
+q_i = δ_i ξ_i / √(Σ_j S_ij t_j²).
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from eigenscape.bounds.posterior import Basis, LayerBasis
@@ -56,11 +63,19 @@ class OutputNoise:
         self._widths = [shapes[name][0] for name in self._weights]
         self.width = sum(self._widths)
 
-    def outputs(self, theta: Tensor, basis: Basis, x: Tensor, noise: Tensor) -> Tensor:
+    def outputs(
+        self,
+        means: Mapping[str, Tensor],
+        log_stds: Sequence[Tensor],
+        basis: Basis,
+        x: Tensor,
+        noise: Tensor,
+    ) -> Tensor:
         """Return the outputs (B, C); inside `risk.evaluating()`.
 
         Args:
-            theta: Means and logarithms of standard deviations in the basis (2, P).
+            means: The parameters' means, by name.
+            log_stds: Logarithms of standard deviations along each layer's basis vectors (size,).
             basis: The basis, of two rotations for each layer or none.
             x: Inputs (B, …).
             noise: Standard normal numbers (B, width).
@@ -71,14 +86,15 @@ class OutputNoise:
         Raises:
             UnsupportedModelError: If a layer was not used once, as one matrix on rows.
         """
-        params = self._risk.space.unflatten(theta[0])
         parts = noise.split(self._widths, dim=1)
         layers = {
-            id(params[name]): (layer, theta[1, layer.start : layer.start + layer.size], part)
-            for name, layer, part in zip(self._weights, basis.layers, parts, strict=True)
+            id(means[name]): (layer, log_std, part)
+            for name, layer, log_std, part in zip(
+                self._weights, basis.layers, log_stds, parts, strict=True
+            )
         }
         with _NoisyLinear(layers):
-            z: Tensor = self._risk.call({**self._risk.constants(), **params}, (x,), {})
+            z: Tensor = self._risk.call({**self._risk.constants(), **means}, (x,), {})
         if layers:
             raise UnsupportedModelError(
                 "`BoundRecipe(noise='outputs')` found linear layers that `torch.nn.functional."
@@ -111,14 +127,62 @@ class _NoisyLinear(TorchFunctionMode):
                 f"is used again, or got inputs of shape {tuple(args[0].shape)}. Use "
                 "noise='weights'."
             )
-        return output + _spread(args[0], *self._layers.pop(id(args[1])))
+        layer, log_std, noise = self._layers.pop(id(args[1]))
+        noisy: Tensor = _Noise.apply(output, args[0], log_std, noise, layer)  # type: ignore[no-untyped-call]
+        return noisy
 
 
-def _spread(x: Tensor, layer: LayerBasis, log_std: Tensor, noise: Tensor) -> Tensor:
-    """Return the rows U e, where `noise` has e in units of its standard deviations."""
-    extended = F.pad(x, (0, 1), value=1.0) if layer.has_bias else x
-    S = layer.matrix((2.0 * log_std).exp(), noise.shape[1])
-    U, V = layer.rotations or (None, None)
-    turned = extended if V is None else extended @ V
-    e = noise * (turned.square() @ S.T).clamp_min(_SMALLEST).sqrt()
-    return e if U is None else e @ U.T
+class _Noise(Function):
+    """Adds U e to the outputs of a layer."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, output: Tensor, x: Tensor, log_std: Tensor, noise: Tensor, layer: LayerBasis
+    ) -> Tensor:
+        variances = log_std.mul(2.0).exp_()
+        S, of_bias = _parts(variances, layer, noise.shape[1])
+        t = _turned(x, layer)
+        squares = t.square()
+        e = squares @ S.T if of_bias is None else torch.addmm(of_bias, squares, S.T)
+        std = e.clamp_min_(_SMALLEST).sqrt_()
+        ctx.save_for_backward(t, squares, variances, std, noise)
+        ctx.layer = layer
+        if not layer.rotations:
+            return torch.addcmul(output, noise, std)
+        return torch.addmm(output, noise * std, layer.rotations[0].T)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        t, squares, variances, std, noise = ctx.saved_tensors
+        layer: LayerBasis = ctx.layer
+        S, of_bias = _parts(variances, layer, noise.shape[1])
+        delta = slope @ layer.rotations[0] if layer.rotations else slope
+        q = (delta * noise).div_(std)
+        along = q.T @ squares
+        if of_bias is None:
+            of_log_std = along.flatten().mul_(variances)
+        else:
+            of_log_std = torch.cat([along.flatten(), q.sum(0)]).mul_(variances)
+        of_x = None
+        if ctx.needs_input_grad[1]:
+            of_x = (q @ S).mul_(t)
+            if layer.rotations:
+                V = layer.rotations[1]
+                of_x = of_x @ (V[:-1] if layer.has_bias else V).T
+        return slope, of_x, of_log_std, None, None
+
+
+def _parts(variances: Tensor, layer: LayerBasis, m: int) -> tuple[Tensor, Tensor | None]:
+    """Return S (m, …) and, where they are apart from it, the biases' variances (m,)."""
+    if layer.rotations or not layer.has_bias:
+        return variances.view(m, -1), None
+    return variances[:-m].view(m, -1), variances[-m:]
+
+
+def _turned(x: Tensor, layer: LayerBasis) -> Tensor:
+    """Return the rows Vᵀx̃; without rotations x itself, whose 1 is not written out."""
+    if not layer.rotations:
+        return x
+    V = layer.rotations[1]
+    return torch.addmm(V[-1], x, V[:-1]) if layer.has_bias else x @ V

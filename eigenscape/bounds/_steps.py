@@ -58,6 +58,7 @@ class Steps:
             InvalidArgumentError: If a layer is too large for a full covariance.
         """
         self._task, self._recipe, self._device = task, recipe, risk.device
+        self._space = risk.space
         w = start.means.to(risk.dtype)
         self.theta = torch.stack((w, torch.zeros_like(w)))
         self._origin = start.prior_means.to(risk.dtype)
@@ -226,12 +227,23 @@ class Steps:
         self, local: OutputNoise, x: Tensor, y: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Make a step with x (B, …) and y (1, B), drawing the layers' outputs."""
+        # Leaves are the parts: slopes of slices would each be written out with zeros around them.
+        means = {
+            name: part.detach().requires_grad_()
+            for name, part in self._space.unflatten(self.w).items()
+        }
+        parts = [
+            _part(self.log_std, layer).detach().requires_grad_() for layer in self.basis.layers
+        ]
         with torch.enable_grad():
-            theta = self.theta.detach().requires_grad_()
-            z = local.outputs(theta, self.basis, x, noise).unsqueeze(0)
+            z = local.outputs(means, parts, self.basis, x, noise).unsqueeze(0)
             losses = self._task.loss(z, y)
-            (slopes,) = torch.autograd.grad(losses.sum(), theta)
-        self._move(self.slopes(slopes[0], slopes[1], self.log_std.exp().square(), []))
+            slopes = torch.autograd.grad(losses.sum(), [*means.values(), *parts])
+        outer, inner = (
+            torch.cat([slope.flatten() for slope in some])
+            for some in (slopes[: len(means)], slopes[len(means) :])
+        )
+        self._move(self.slopes(outer, inner, self.log_std.exp().square(), []))
         return z.detach(), losses.detach()
 
     def _move(self, slopes: list[Tensor]) -> None:

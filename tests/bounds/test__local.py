@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from eigenscape.bounds import bound_recipe, certify, make_posterior, optimise_posterior
-from eigenscape.bounds._local import OutputNoise
+from eigenscape.bounds._local import OutputNoise, _Noise
 from eigenscape.bounds._task import working_risk
 from eigenscape.bounds.optimise import _Session
+from eigenscape.bounds.posterior import LayerBasis
 from eigenscape.errors import UnsupportedModelError
 from eigenscape.losses import CrossEntropy
 from eigenscape.risk import EmpiricalRisk
@@ -44,10 +45,45 @@ def test_one_layer_has_the_covariance_of_networks_drawn_whole(method: str) -> No
     local = OutputNoise(risk, steps.basis)
     assert local.width == 3
     with risk.evaluating():
-        units = local.outputs(steps.theta, steps.basis, one.expand(3, 3), torch.eye(3))
-        mean = local.outputs(steps.theta, steps.basis, one, torch.zeros(1, 3))
+        means, stds = risk.space.unflatten(steps.w), [steps.log_std]
+        units = local.outputs(means, stds, steps.basis, one.expand(3, 3), torch.eye(3))
+        mean = local.outputs(means, stds, steps.basis, one, torch.zeros(1, 3))
     factor = units - mean  # rows: what each of the three numbers of noise does
     torch.testing.assert_close(factor.T @ factor, J @ covariance @ J.T)
+
+
+def plainly(output: Tensor, x: Tensor, log_std: Tensor, noise: Tensor, layer: LayerBasis) -> Tensor:
+    """Add the noise by the formula, for autograd to differentiate."""
+    if layer.has_bias:
+        x = torch.cat([x, torch.ones(len(x), 1)], 1)
+    S = layer.matrix((2 * log_std).exp(), noise.shape[1])
+    U, V = layer.rotations or (torch.eye(noise.shape[1]), torch.eye(x.shape[1]))
+    return output + (noise * ((x @ V).square() @ S.T).sqrt()) @ U.T
+
+
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_derivatives_of_the_noise_are_those_of_autograd(turned: bool, has_bias: bool) -> None:
+    torch.manual_seed(1)
+    B, n, m = 5, 4, 3
+    wide = n + has_bias
+    turns = tuple(torch.linalg.qr(torch.randn(k, k))[0] for k in (m, wide)) if turned else ()
+    layer = LayerBasis("", "", 0, m * wide, has_bias, turns, torch.zeros(m * wide))
+    given = [torch.randn(B, m), torch.randn(B, n), 0.5 * torch.randn(m * wide)]
+    given = [part.requires_grad_() for part in given]
+    noise, slope = torch.randn(B, m), torch.randn(B, m)
+    found = []
+    for add in (_Noise.apply, plainly):
+        output = add(*given, noise, layer)
+        found.append([output, *torch.autograd.grad(output, given, slope)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    # Without a slope for the inputs, as in a first layer; and inputs of zeros have no noise.
+    given[1] = torch.zeros(B, n)
+    output = _Noise.apply(*given, noise, layer)
+    parts = torch.autograd.grad(output, [given[0], given[2]], slope)
+    assert all(bool(part.isfinite().all()) for part in parts)
+    assert has_bias or bool((output - given[0]).abs().max() < 1e-14)
 
 
 @pytest.mark.parametrize("method", ["base", "iter"])
