@@ -120,7 +120,7 @@ def learn_rule(
         meta_rate: Step size of RMSprop.
         start: Rule to begin with; `UpdateRule.random(seed=seed)` by default.
         seed: Fixes everything.
-        progress: Called after each segment's step of the rule; counts stacks.
+        progress: Called after each segment's step of the rule; counts runs.
 
     Returns:
         The rule and the course of its meta-objective. Not converged where a tenth of the segments
@@ -157,7 +157,8 @@ def learn_rule(
         )
         state = State.start(new_weights(problems, hidden, draw))
         moves = moves or Segments(rule, sizes_of(problems, hidden), inputs)
-        for _ in range(_some(segments, draw)):
+        count = _some(segments, draw)
+        for k in range(count):
             t = _some(lengths, draw)
             fitted = problems.draw("fitted", t, b, draw)
             judged = problems.draw("judged", t, judges, draw)
@@ -166,7 +167,8 @@ def learn_rule(
             if not _descended(descent, rule, slopes):
                 skipped += 1
                 break
-        ticker.tick(min(first + size, total))
+            ticker.tick(first + len(numbers) * (k + 1) // count)
+        ticker.tick(first + len(numbers))
     found, steps = torch.tensor(losses, dtype=torch.float64).T
     return LearnedRule(
         status=_status(found, skipped).warn(),

@@ -4,14 +4,20 @@ TbT: the meta-objective is the loss on the samples that are fitted; TbV: on a he
 Cases are pairs of samples a problem has and the share of its labels that are drawn anew.
 """
 
+import hashlib
 import itertools
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from eigenscape.data import load
+from eigenscape.files import read_tensors, write_tensors
+from eigenscape.records import Status
 from eigenscape.report import Axis, Band, Line, Mark, Panel, Picture
 from eigenscape.stepsize import (
     Course,
@@ -28,6 +34,7 @@ from eigenscape.studies.workshop import Workshop
 
 _OBJECTIVES = {"TbT": "training", "TbV": "validation"}
 _TINTS = {"TbT": "gauss_newton", "TbV": "hessian", "SGD": "muted"}
+_COURSE = ("steps", "train_losses", "train_accuracies", "judged_losses", "test_accuracies")
 _NEW = 10_000  # number of the first problem that no rule was learned on
 _OURS = (
     "Rules have one layer of 32 units, start at random and move weights by "
@@ -119,52 +126,99 @@ _CLAIMS = (
 
 Case = tuple[int, float]
 Courses = Mapping[str, Sequence[Course]]
+Samples = tuple[Tensor, Tensor]  # features and classes
 
 
-def run_case(
-    case: Case, options: Mapping[str, Any], data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
-) -> tuple[dict[str, list[Course]], dict[str, tuple[float, ...]]]:
-    """Learn rules of both kinds on some problems, train networks on new ones; SGD beside them.
+@dataclass(frozen=True)
+class Part:
+    """What one rule, or SGD, does in a case."""
+
+    case: Case
+    name: str  # TbT, TbV or SGD
+    seed: int = 0
+
+    @property
+    def file(self) -> str:
+        """Where it is kept, in the folder of its setting."""
+        return f"{self.case[0]}-{self.case[1]}-{self.name}-{self.seed}.safetensors"
+
+
+def parts(options: Mapping[str, Any], data: Samples) -> list[Part]:
+    """Return all parts, case by case."""
+    found = []
+    for n, noise in options["cases"]:
+        case = (len(data[0]) if n is None else n, noise)
+        for seed in range(options["num_rules"]):
+            found += [Part(case, name, seed) for name in _OBJECTIVES]
+        found.append(Part(case, "SGD"))
+    return found
+
+
+def samples(options: Mapping[str, Any], workshop: Workshop) -> tuple[Samples, Samples]:
+    """Return what problems are drawn from, and the test samples."""
+    both = []
+    for split in ("train", "test"):
+        part = load(options["data"], split=split, folder=workshop.data_dir, normalise="unit")
+        part = part.flattened().to(workshop.device, torch.float32)
+        both.append((part.inputs, part.targets))
+    return both[0], both[1]
+
+
+def finish(
+    part: Part, options: Mapping[str, Any], data: Samples, test: Samples, workshop: Workshop
+) -> None:
+    """Learn a rule on some problems and train networks with it on new ones, and keep the course.
+
+    What is there is not done again.
 
     Args:
-        case: Samples of a problem, and share of noisy labels.
+        part: Which.
         options: Numbers of the study.
-        data: Features and classes.
-        test: Those of other samples.
-
-    Returns:
-        The courses by name, one for each rule, and the meta-objectives of the first rules.
+        data: Samples of problems.
+        test: Other samples.
+        workshop: Where it is kept.
     """
-    n, noise = case
-    courses: dict[str, list[Course]] = {name: [] for name in _OBJECTIVES}
-    learned: dict[str, tuple[float, ...]] = {}
-    kind: dict[str, Any] = {"num_samples": n, "label_noise": noise}
+    place = _folder(options, workshop) / part.file
+    if place.is_file():
+        return
+    kind: dict[str, Any] = {"num_samples": part.case[0], "label_noise": part.case[1]}
     run: dict[str, Any] = {"num_steps": options["steps"], "num_looks": options["looks"]}
     run |= {"hidden": options["hidden"]}
-    numbers = range(_NEW, _NEW + options["num_tests"])
-    for seed, (name, objective) in itertools.product(
-        range(options["num_rules"]), _OBJECTIVES.items()
-    ):
+    losses, skipped = torch.zeros(0, dtype=torch.float64), 0
+    if part.name == "SGD":
+        course = _descent(options, data, test, kind, run)
+    else:
+        objective = _OBJECTIVES[part.name]
         found = learn_rule(
             data[0],
             data[1],
             objective=objective,
             hidden=options["hidden"],
-            start=UpdateRule.random(options["widths"], seed=seed),
-            seed=seed,
+            start=UpdateRule.random(options["widths"], seed=part.seed),
+            seed=part.seed,
+            progress=workshop.progress,
             **{**kind, **options["learning"]},
         )
-        learned.setdefault(name, rounded(found.meta_losses))
+        losses, skipped = found.meta_losses, found.num_skipped
+        numbers = range(_NEW, _NEW + options["num_tests"])
         problems = draw_problems(*data, objective=objective, numbers=numbers, **kind)
-        courses[name].append(train_networks(found.rule, problems, test, **run))
-    courses["SGD"] = [_descent(options, data, test, kind, run)]
-    return courses, learned
+        course = train_networks(found.rule, problems, test, **run)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    kept = {name: getattr(course, name) for name in _COURSE}
+    write_tensors(place, {**kept, "meta_losses": losses, "skipped": torch.tensor(skipped)})
+
+
+def _folder(options: Mapping[str, Any], workshop: Workshop) -> Path:
+    """Return where parts of this setting are; which of them there are does not decide over it."""
+    deciding = {key: options[key] for key in sorted(options) if key not in ("cases", "num_rules")}
+    digest = hashlib.sha256(json.dumps(deciding, default=list).encode()).hexdigest()[:10]
+    return workshop.folder / "rules" / f"{options['data']}-{digest}"
 
 
 def _descent(
     options: Mapping[str, Any],
-    data: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
+    data: Samples,
+    test: Samples,
     kind: Mapping[str, Any],
     run: Mapping[str, Any],
 ) -> Course:
@@ -184,17 +238,36 @@ def _descent(
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Learn every rule, and train with it."""
-    o = setting.options
-    parts = []
-    for split in ("train", "test"):
-        part = load(o["data"], split=split, folder=workshop.data_dir, normalise="unit")
-        part = part.flattened().to(workshop.device, torch.float32)
-        parts.append((part.inputs, part.targets))
-    data, test = parts
-    cases = [(len(data[0]) if n is None else n, noise) for n, noise in o["cases"]]
-    found, learned = {}, {}
-    for case in cases:
-        found[case], learned[case] = run_case(case, o, data, test)
+    data, test = samples(setting.options, workshop)
+    for part in parts(setting.options, data):
+        finish(part, setting.options, data, test, workshop)
+    return measure_finished(setting, workshop)
+
+
+def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
+    """Make the study of those cases of which all parts are there, and say which are not."""
+    folder = _folder(setting.options, workshop)
+    wanted = parts(setting.options, samples(setting.options, workshop)[0])
+    left_out = dict.fromkeys(part.case for part in wanted if not (folder / part.file).is_file())
+    notes = [f"Not run: {_name(case)}." for case in left_out]
+    found: dict[Case, dict[str, list[Course]]] = {}
+    learned: dict[Case, dict[str, tuple[float, ...]]] = {}
+    for part in wanted:
+        if part.case in left_out:
+            continue
+        kept = read_tensors(folder / part.file)
+        course = Course(Status(True, ""), 0, part.seed, *(kept[name] for name in _COURSE))
+        found.setdefault(part.case, {}).setdefault(part.name, []).append(course)
+        if part.name != "SGD":
+            losses = rounded(kept["meta_losses"])
+            learned.setdefault(part.case, {}).setdefault(part.name, losses)
+        if skipped := int(kept["skipped"]):
+            notes.append(
+                f"{_name(part.case)}, {part.name}, rule {part.seed}: {skipped} of "
+                f"{len(kept['meta_losses'])} segments had no finite gradient."
+            )
+    if not found:
+        return Outcome({}, notes=tuple(notes))
     names = ("samples", "noise", "optimiser", "rule", "training accuracy", "test accuracy")
     rows = [
         (*case, name, rule, float(train.mean()), float(tests.mean()), float(tests.std()))
@@ -208,6 +281,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         _numbers(found),
         (_picture(found, "test"), _picture(found, "train"), _meta_picture(learned)),
         (sheet("accuracies", "Accuracies after the last step", (*names, "spread"), rows),),
+        tuple(notes),
     )
 
 

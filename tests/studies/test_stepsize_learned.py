@@ -1,6 +1,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ from eigenscape.data import load
 from eigenscape.records import Status
 from eigenscape.report import Band, Line, StudyResult
 from eigenscape.stepsize import Course, UpdateRule, draw_problems, learn_rule, train_networks
-from eigenscape.studies import STUDIES
+from eigenscape.studies import STUDIES, stepsize_learned
 from eigenscape.studies.stepsize_learned import _NEW, _numbers, _picture, _words
+from eigenscape.studies.study import Setting
+from eigenscape.studies.workshop import Workshop
 from tests.studies.conftest import SMALL, numbers_of
 
 NAME = "thesis-stepsize-learned"
@@ -71,6 +74,26 @@ def test_a_case_is_the_experiment_of_the_thesis(ran: Callable[[str], StudyResult
     fits = torch.stack([c.train_accuracies[:, -1].mean() for c in ends["training"]])
     ours = numbers_of(ran(NAME))
     assert ours["thesis.figure5.5.train-fits-noise"] == pytest.approx(float(fits.mean()), abs=1e-9)
+
+
+def test_parts_are_kept_and_a_case_that_lacks_one_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**STUDIES[NAME].settings["laptop"].options, **SMALL[NAME], "num_rules": 1}
+    options["cases"] = ((30, 0.0), (30, 0.2))
+    setting, workshop = Setting(options=options), Workshop(tmp_path, torch.device("cpu"))
+    assert stepsize_learned.measure_finished(setting, workshop).measured == {}
+    data, test = stepsize_learned.samples(options, workshop)
+    for part in stepsize_learned.parts(options, data)[:-1]:  # SGD of the second case is missing
+        stepsize_learned.finish(part, options, data, test, workshop)
+    partly = stepsize_learned.measure_finished(setting, workshop)
+    assert partly.notes == ("Not run: 30 samples, 20% noise.",)
+    assert partly.sheets[0].columns["optimiser"] == ("TbT", "TbV", "SGD")
+    monkeypatch.setattr(stepsize_learned, "learn_rule", None)  # would fail if it were called
+    assert stepsize_learned.measure(setting, workshop).notes == ()
+    # Another setting has other parts.
+    other = Setting(options={**options, "steps": 7})
+    assert stepsize_learned.measure_finished(other, workshop).measured == {}
 
 
 def test_numbers_from_known_courses() -> None:
