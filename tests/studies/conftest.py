@@ -251,18 +251,18 @@ def tiny(shop: Workshop) -> Networks:
     return shop.networks(TINY)
 
 
+def shrunk_study(name: str) -> Study:
+    """Return a study whose scales are its laptop scale, and smaller still."""
+    study = STUDIES[name]
+    setting = shrunk(study.settings["laptop"])
+    options = {**setting.options, **SMALL.get(name, {})}
+    setting = dataclasses.replace(setting, options=options)
+    return dataclasses.replace(study, settings=dict.fromkeys(study.settings, setting))
+
+
 @pytest.fixture(scope="session")
 def small_study() -> Callable[[str], Study]:
-    """Give a study whose laptop scale is smaller still."""
-
-    def shrink(name: str) -> Study:
-        study = STUDIES[name]
-        setting = shrunk(study.settings["laptop"])
-        options = {**setting.options, **SMALL.get(name, {})}
-        setting = dataclasses.replace(setting, options=options)
-        return dataclasses.replace(study, settings=dict.fromkeys(study.settings, setting))
-
-    return shrink
+    return shrunk_study
 
 
 @pytest.fixture(scope="session")

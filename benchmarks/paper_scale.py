@@ -1,0 +1,252 @@
+"""Run studies at paper scale in a limited time, part by part, in several processes.
+
+    python benchmarks/paper_scale.py wu-bounds --workers 8 --seconds 900 --parts results/parts
+
+Every part is kept as it is finished: a training, a row of Table 9, a learned rule. Those of earlier
+runs are found in the shop or in `--parts` and not done again; small new ones are copied there. When
+time is over, workers stop by themselves, and results are written of what there is. Other studies
+than these two have trainings for parts, are then run one after the other, and are whole or nothing.
+
+Processes share a GPU well under its multi-process service (`nvidia-cuda-mps-control -d`).
+"""
+
+import argparse
+import dataclasses
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eigenscape.studies import STUDIES, Study, Workshop, run_study, stepsize_learned, write_result
+from eigenscape.studies import wu_bounds as bounds
+from eigenscape.studies.cast import Cast
+
+SMALL = ("bounds", "rules")  # folders of a shop whose finished parts are small files
+KEPT = ("seed-*/*.json", "*.safetensors")
+
+
+class OverError(Exception):
+    """Time is over."""
+
+
+@dataclasses.dataclass
+class Task:
+    """One part.
+
+    Attributes:
+        name: Told apart by it.
+        work: Does it; it returns at once where it is done already.
+        is_ready: Whether what it needs is there.
+    """
+
+    name: str
+    work: Callable[[], object]
+    is_ready: Callable[[], bool] = lambda: True
+
+
+@dataclasses.dataclass
+class Run:
+    """What all processes of a run know.
+
+    Attributes:
+        studies: Names.
+        scale: "paper", or "laptop" to try it out.
+        seconds: How long workers may take.
+        begun: When, by the system's clock.
+        shop: Folder of the workshop.
+        claims: Folder with a file for every part that some process has taken.
+        device: Where.
+        data_dir: Where files of data sets are.
+    """
+
+    studies: list[str]
+    scale: str
+    seconds: float
+    begun: float
+    shop: Path
+    claims: Path
+    device: str
+    data_dir: str | None
+
+    def workshop(self) -> Workshop:
+        """Return where parts are made."""
+        place = torch.device(self.device)
+        return Workshop(self.shop, place, data_dir=self.data_dir, progress=self.check)
+
+    def check(self, _: object = None) -> None:
+        """Raise when time is over."""
+        if time.time() > self.begun + self.seconds:
+            raise OverError
+
+    def say(self, text: str) -> None:
+        """Print, with the time."""
+        print(f"{time.time() - self.begun:7.1f} s  {text}", flush=True)
+
+    def tasks(self, workshop: Workshop) -> Iterator[Task]:
+        """Return the parts of all studies, the more urgent ones first."""
+        for name in self.studies:
+            study = STUDIES[name]
+            options = study.settings[self.scale].options
+            if name == bounds.STUDY.name:
+                yield from _bounds(options, workshop, self.claims)
+            elif name == stepsize_learned.STUDY.name:
+                yield from _rules(options, workshop)
+            else:
+                for cast in study.settings[self.scale].casts:
+                    yield Task(f"train {cast.key}", lambda cast=cast: workshop.networks(cast))
+
+    def claim(self, task: Task) -> bool:
+        """Take a part, unless another process has it."""
+        try:
+            (self.claims / task.name.replace("/", "-")).open("x").close()
+        except FileExistsError:
+            return False
+        return True
+
+
+def _bounds(options: Any, workshop: Workshop, claims: Path) -> Iterator[Task]:
+    names = options["networks"]
+    known: dict[str, dict[int, Any]] = {}
+
+    def nets(name: str) -> dict[int, Any]:
+        if name not in known:
+            # One process trains, or reads while no other writes.
+            with (claims / f"lock {name}").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                known[name] = {net.seed: net for net in bounds.train(name, options, workshop)}
+                trained(name).touch()
+        return known[name]
+
+    def trained(name: str) -> Path:
+        return claims / f"trained {name}"
+
+    def row(name: str, seed: int, method: str) -> None:
+        if bounds.read_row(name, seed, method, options, workshop) is None:
+            bounds.certified(nets(name)[seed], method, options, workshop)
+
+    rows = [(name, *pair) for name in names for pair in bounds.plan(name, options)]
+    missing = [key for key in rows if bounds.read_row(*key, options, workshop) is None]
+    for name in dict.fromkeys(key[0] for key in missing):
+        yield Task(f"train {name}", lambda name=name: nets(name))
+    for key in sorted(missing, key=lambda key: options["seeds"].index(key[1])):
+        words = " ".join(map(str, key))
+        yield Task(words, lambda key=key: row(*key), lambda key=key: trained(key[0]).exists())
+
+
+def _rules(options: Any, workshop: Workshop) -> Iterator[Task]:
+    data, test = stepsize_learned.samples(options, workshop)
+    parts = stepsize_learned.parts(options, data)
+    # Few samples with noise are what the thesis is about, all samples come next.
+    for part in sorted(parts, key=lambda part: (-part.case[1], part.case[0])):
+        yield Task(
+            f"rule {part.file}",
+            lambda part=part: stepsize_learned.finish(part, options, data, test, workshop),
+        )
+
+
+def work(run: Run) -> None:
+    """Do parts until none is left or time is over."""
+    tasks = list(run.tasks(run.workshop()))
+    try:
+        while tasks:
+            run.check()
+            tasks = [task for task in tasks if not (run.claims / task.name).exists()]
+            ready = [task for task in tasks if task.is_ready()]
+            task = next((task for task in ready if run.claim(task)), None)
+            if task is None:
+                time.sleep(0.5)
+                continue
+            begun = time.time()
+            task.work()
+            run.say(f"{task.name}: {time.time() - begun:.1f} s")
+    except OverError:
+        run.say("time is over")
+    except Exception:
+        run.say(traceback.format_exc())
+        raise
+
+
+def record(run: Run, study: Study, folder: Path) -> None:
+    """Write the result of what there is."""
+    finished = {
+        bounds.STUDY.name: bounds.measure_finished,
+        stepsize_learned.STUDY.name: stepsize_learned.measure_finished,
+    }
+    workshop = run.workshop()
+    if study.name in finished:
+        study = dataclasses.replace(study, measure=finished[study.name])
+        workshop.progress = None
+    elif any(not _is_trained(cast, run) for cast in study.settings[run.scale].casts):
+        run.say(f"{study.name}: not all networks are trained")
+        return
+    try:
+        begun = time.time()
+        path = write_result(run_study(study, workshop, scale=run.scale), folder)
+        run.say(f"{path}: {time.time() - begun:.1f} s")
+    except OverError:
+        run.say(f"{study.name}: time was over")
+
+
+def _is_trained(cast: Cast, run: Run) -> bool:
+    return (run.shop / "networks" / cast.key / "cast.json").is_file()
+
+
+def copy_parts(source: Path, target: Path) -> None:
+    """Copy finished parts that are not there yet."""
+    for pattern in (f"{room}/*/{kept}" for room in SMALL for kept in KEPT):
+        for path in source.glob(pattern):
+            place = target / path.relative_to(source)
+            if not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, place)
+
+
+def main() -> None:
+    """Start the workers, wait for them, and write results."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("studies", nargs="+", choices=sorted(STUDIES), metavar="STUDY")
+    parser.add_argument("--scale", default="paper", choices=("paper", "laptop"))
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--shop", type=Path, default=Path("runs/paper"))
+    parser.add_argument("--parts", type=Path, help="where small finished parts are kept")
+    parser.add_argument("--results", type=Path, default=Path("runs/paper/results"))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--data-dir")
+    parser.add_argument("--begun", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--claims", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    begun = given.begun or time.time()
+    given.shop.mkdir(parents=True, exist_ok=True)
+    claims = given.claims or Path(tempfile.mkdtemp(prefix="claims-", dir=given.shop))
+    shared = (given.studies, given.scale, given.seconds, begun, given.shop, claims)
+    run = Run(*shared, given.device, given.data_dir)
+    if given.claims:
+        work(run)
+        return
+    if given.parts:
+        copy_parts(given.parts, given.shop)
+    command = [sys.executable, *sys.argv, "--begun", str(begun), "--claims", str(claims)]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    workers = [subprocess.Popen(command, env=environment) for _ in range(given.workers)]
+    for worker in workers:
+        worker.wait()
+    shutil.rmtree(claims)
+    for name in given.studies:
+        record(run, STUDIES[name], given.results)
+        if given.parts:
+            copy_parts(given.shop, given.parts)
+    run.say("end")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The benchmark that runs studies part by part: all parts, once each, and kept."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import paper_scale
+from benchmarks.paper_scale import Run, copy_parts, record, work
+from eigenscape.studies import read_result
+from tests.studies.conftest import shrunk_study
+
+NAMES = ["wu-bounds", "thesis-stepsize-learned", "wu-spectra"]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper_scale, "STUDIES", {name: shrunk_study(name) for name in NAMES})
+
+
+def a_run(folder: Path, seconds: float = 600.0) -> Run:
+    claims = folder / "claims"
+    claims.mkdir(parents=True)
+    return Run(NAMES, "laptop", seconds, time.time(), folder / "shop", claims, "cpu", None)
+
+
+def test_parts_are_done_kept_and_not_done_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = a_run(tmp_path / "first")
+    work(first)
+    told = capsys.readouterr().out
+    assert told.count("T-3 0 ") == 5  # rows: four methods, and variances left at their index
+    assert told.count("rule ") == 4 * (3 + 3 + 1)
+    assert told.count("train ") >= 2  # T-3, and the networks of wu-spectra
+    for name in NAMES:
+        record(first, paper_scale.STUDIES[name], tmp_path / "results")
+    for name in NAMES:
+        result = read_result(tmp_path / "results" / f"{name}-laptop.json")
+        assert not any("Not run" in note for note in result.notes)
+        assert any(finding.ours is not None for finding in result.findings)
+    # Elsewhere, with the small parts alone: only networks are trained again.
+    second = a_run(tmp_path / "second")
+    copy_parts(first.shop, tmp_path / "parts")
+    copy_parts(tmp_path / "parts", second.shop)
+    capsys.readouterr()
+    work(second)
+    told = capsys.readouterr().out
+    assert "T-3" not in told
+    assert (second.shop / "networks").is_dir()
+
+
+def test_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    late = a_run(tmp_path, seconds=-1.0)
+    work(late)
+    record(late, paper_scale.STUDIES["wu-bounds"], tmp_path / "results")
+    record(late, paper_scale.STUDIES["wu-spectra"], tmp_path / "results")
+    told = capsys.readouterr().out
+    assert "time is over" in told
+    assert "wu-spectra: not all networks are trained" in told
+    result = read_result(tmp_path / "results" / "wu-bounds-laptop.json")
+    assert any("Not run: T-3 seed 0" in note for note in result.notes)
