@@ -168,8 +168,30 @@ def _input_factor(risk: EmpiricalRisk, layer: Layer) -> Tensor:
 
 
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues, falling, and eigenvectors as columns, float64."""
+    """Return eigenvalues, falling, and eigenvectors as columns, float64.
+
+    Where eigenvalues are 0 any vectors would do, and a solver's differ from call to call. Variances
+    are carried from basis to basis, and would be mixed each time, so ours are near unit vectors:
+    those of units and inputs that are always 0 are unit vectors.
+    """
     full = matrix.double()
-    values, vectors = eigh((full + full.T) / 2)
+    values, vectors = (part.flip(-1) for part in eigh((full + full.T) / 2))
+    size = values.abs()
+    is_null = size <= len(size) * torch.finfo(size.dtype).eps * size.max()
+    if bool(is_null.any()):
+        vectors[:, is_null] = _complement(vectors[:, ~is_null])
     # Contiguous, as files give them back: products then end in the same bits.
-    return values.flip(0), vectors.flip(1).contiguous()
+    return values, vectors.contiguous()
+
+
+def _complement(vectors: Tensor) -> Tensor:
+    """Return an orthonormal basis (n, n − k) of what is orthogonal to orthonormal columns (n, k).
+
+    Reflections that turn k unit vectors into the columns turn the others into the basis; the k are
+    those that the columns have most of.
+    """
+    order = vectors.square().sum(1).argsort(descending=True, stable=True)
+    Q, _ = torch.linalg.qr(vectors[order], mode="complete")
+    found = torch.empty_like(Q[:, vectors.shape[1] :])
+    found[order] = Q[:, vectors.shape[1] :]
+    return found
