@@ -172,7 +172,8 @@ def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
     Where eigenvalues are 0 any vectors would do, and a solver's differ from call to call. Variances
     are carried from basis to basis, and would be mixed each time, so ours are near unit vectors:
-    those of units and inputs that are always 0 are unit vectors.
+    those of units and inputs that are always 0 are unit vectors. (ITER.M has many such: with 6000
+    images of MNIST and 100 units its bound is 0.249, 0.260 with LAPACK's, 0.288 with random ones.)
     """
     full = matrix.double()
     values, vectors = (part.flip(-1) for part in eigh((full + full.T) / 2))

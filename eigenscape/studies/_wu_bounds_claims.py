@@ -66,8 +66,8 @@ TEST_ERRORS = {
 EXAMPLES = 60_000
 
 _FEWER_STEPS = (
-    "There are 16 times fewer steps than with batches of 128 examples, each with 16 networks and a "
-    "larger learning rate. A note says what that is worth where both were run."
+    "There are 16 times fewer steps than with batches of 128 examples, each example with a network "
+    "of its own, and a larger learning rate. A note says what that is worth where both were run."
 )
 
 

@@ -1,6 +1,7 @@
 """From certificates to the study's numbers, tables, notes and picture."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -37,6 +38,7 @@ class Row:
         test_error: Of the trained network.
         fall: Rank correlation of variances and eigenvalues over the first layer's directions.
         curve: Places of some directions, by falling eigenvalue, and the variances there.
+        device: Where it was computed; rows of one study may come from several machines.
     """
 
     network: str
@@ -47,6 +49,7 @@ class Row:
     test_error: float
     fall: float
     curve: tuple[list[int], list[float]]
+    device: str
 
     @property
     def compared(self) -> tuple[float, float, float, float]:
@@ -125,6 +128,13 @@ def missing(keys: list[tuple[str, int, str]]) -> tuple[str, ...]:
         methods.setdefault(f"{name} seed {seed}", []).append(method.upper())
     parts = [f"{net} ({', '.join(own)})" for net, own in methods.items()]
     return (f"Not run: {'; '.join(parts)}.",) if parts else ()
+
+
+def devices(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Say where rows were computed."""
+    counts = Counter(row.device for row in rows)
+    told = (f"{count} on {device}" for device, count in sorted(counts.items()))
+    return (f"Rows were computed: {', '.join(told)}.",) if counts else ()
 
 
 def refuted(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -175,7 +175,7 @@ def run_study(
             if note
         ),
         seconds=time.monotonic() - started,
-        device=_device(workshop.device),
+        device=device_name(workshop.device),
     )
 
 
@@ -217,5 +217,6 @@ def _words(cast: Cast) -> str:
     return f"{cast.label}, {samples}, {seeds}, {init}{cast.recipe}"
 
 
-def _device(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Return what a record says of where it was made."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

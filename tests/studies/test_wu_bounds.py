@@ -158,6 +158,7 @@ def row(network: str, seed: int, method: str, bound: float, **others: Any) -> Ro
     numbers = {name: 1.0 for name in ("error", "num_examples", "num_samples", "index")}
     certificate |= {**numbers, "delta": 0.025, "delta_samples": 0.01}
     fields = {"refuted": "", "test_error": 0.015, "fall": -0.5, "curve": ([1, 2], [0.1, 0.2])}
+    fields["device"] = "CPU"
     return Row(network, seed, method, certificate, **{**fields, **others})
 
 
