@@ -367,7 +367,7 @@ STUDY = Study(
             "of the 50 000 networks drawn is judged on 1024 examples, drawn for it alone with "
             "replacement; the certificates say the same with the same δ'. One row is left out, and "
             "to be run again: ITER.M of T-1200 had 0.190, with bases that the solver drew anew at "
-            "each refresh where eigenvalues are 0, which mixed variances; now they stay near units.",
+            "each refresh where eigenvalues are 0, which mixed variances; they no longer do.",
         ),
     },
     measure=measure,
