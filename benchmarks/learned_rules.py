@@ -5,8 +5,8 @@
 Ten networks 784-100-20-10 and a rule of 32 units, as the Thesis has them, on random numbers. First
 one step and its slopes are compared with float64; then segments are timed, forth and back, with
 and without our kernels (`stepsize/_fused.py`), and with other tiles than the chosen ones. The floor
-is memory: on the way forth 35 numbers a weight are read or written, twice (once to keep places, once
-more with slopes), and 92 on the way back.
+is memory: on the way forth 35 numbers a weight are read or written, and once more where it is gone
+again to keep what slopes need, and 92 on the way back.
 """
 
 import argparse
