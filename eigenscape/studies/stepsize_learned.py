@@ -447,7 +447,7 @@ STUDY = Study(
                 "looks": 40,
                 "rates": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
             },
-            note="A rule is learned from one run of each of 100 problems in place of three, and ten "
+            note="A rule is learned from one run of each of 100 problems in place of three; ten "
             f"problems share a step of it. {_OURS} 4000 steps at every size, where the thesis has "
             "40 000 with all samples.",
         ),
