@@ -11,6 +11,7 @@ graph has a generator in it. On the CPU the same functions run one after the oth
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -89,6 +90,22 @@ class Steps:
         # By shape: where the examples' numbers are written, and what replays the steps.
         self._graphs: dict[tuple[int, ...], tuple[Tensor, Callable[[], None]]] = {}
         self._use_graphs = risk.device.type == "cuda"
+        self._fused = self._kernels(ceiling, free) if is_fused(recipe, w) else None
+
+    def _kernels(self, ceiling: float, free: float) -> Callable[[Tensor], None]:
+        """Return what moves everything from the loss's slopes (2, P), as `slopes` and `_move`."""
+        from eigenscape.bounds import _fused
+
+        return _fused.Update(
+            *(self.theta, self.rho, self.squares, self._origin, self._rate),
+            budget_start=free - 0.5 * len(self.w),
+            place_start=self._recipe.precision * math.log(self._recipe.ceiling),
+            precision=self._recipe.precision,
+            num_examples=self._task.num_examples,
+            most_rho=ceiling,
+            decay=_DECAY,
+            epsilon=_EPSILON,
+        )
 
     @property
     def w(self) -> Tensor:
@@ -220,7 +237,11 @@ class Steps:
             torch.tril(_part(turned, layer).T @ _part(noise, layer), -1) / len(noise)
             for layer, _ in zip(basis.layers, self.lower, strict=False)
         ]
-        self._move(self.slopes(_mean(slopes), _mean(turned * spread), std.square(), products))
+        outer, inner = _mean(slopes), _mean(turned * spread)
+        if self._fused:
+            self._fused(torch.stack((outer, inner)))
+        else:
+            self._move(self.slopes(outer, inner, std.square(), products))
         return z.detach(), losses.detach()
 
     def _local_step(
@@ -239,11 +260,11 @@ class Steps:
             z = local.outputs(means, parts, self.basis, x, noise).unsqueeze(0)
             losses = self._task.loss(z, y)
             slopes = torch.autograd.grad(losses.sum(), [*means.values(), *parts])
-        outer, inner = (
-            torch.cat([slope.flatten() for slope in some])
-            for some in (slopes[: len(means)], slopes[len(means) :])
-        )
-        self._move(self.slopes(outer, inner, self.log_std.exp().square(), []))
+        joined = torch.cat([slope.flatten() for slope in slopes]).view_as(self.theta)
+        if self._fused:
+            self._fused(joined)
+        else:
+            self._move(self.slopes(joined[0], joined[1], self.log_std.exp().square(), []))
         return z.detach(), losses.detach()
 
     def _move(self, slopes: list[Tensor]) -> None:
@@ -301,6 +322,17 @@ class Steps:
             self._use_graphs = False
         else:
             self._graphs[tuple(index.shape)] = buffer, replay
+
+
+def is_fused(recipe: BoundRecipe, like: Tensor) -> bool:
+    """Tell whether such parameters are moved in kernels of their own (`_fused.py`)."""
+    return (
+        like.is_cuda
+        and like.dtype == torch.float32
+        and recipe.optimizer == "rmsprop"
+        and recipe.covariance == "diagonal"
+        and find_spec("triton") is not None
+    )
 
 
 def _triangles(basis: Basis, w: Tensor) -> list[Tensor]:
