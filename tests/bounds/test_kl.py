@@ -56,6 +56,7 @@ def distance(q: float, c: float, side: str) -> float:
 @given(chances(), chances(), st.floats(-13.0, -0.1), st.booleans())
 @example(0.3, 0.5, -9.0, True)
 @example(0.5, 1e-12, -1.0, False)
+@example(1.8683187385586712e-11, 0.9999, -11.595391855149813, True)  # p is 1.136 q
 def test_divergence_has_all_its_digits(q: float, other: float, exponent: float, near: bool) -> None:
     p = q + 10.0**exponent * (other - q) if near else other
     assert float(binary_kl(q, p)) == pytest.approx(float(exact_kl(q, p)), rel=1e-14, abs=0.0)
