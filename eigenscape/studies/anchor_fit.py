@@ -40,9 +40,14 @@ _WORDS = (
 _SMALL = "Small is read as a tenth."
 _STRONG = "Strongly is read as a tenth or more: vectors in all directions have 0."
 _FEW = (
-    "65 characters in 64 dimensions need no common direction: pairs of characters, with the same "
-    "network and text, have one with every head. Tying does not make it, with characters or with "
-    "pairs, if both heads start as small; large first weights hide it. See the table of heads."
+    "65 characters in 64 dimensions need no common direction: at laptop scale pairs of characters, "
+    "with the same network and text, have one with every head. Tying does not make it; large first "
+    "weights hide it."
+)
+_LONG = (
+    "A small model loses it as it learns a small text by heart. GPT-2x64x4, tied, 1000 windows: "
+    "after 6, 20 and 60 epochs the loss is 4.2, 3.1 and 1.5, mse over variance 0.07, 0.17 and "
+    "0.24, the mean cosine 0.33, 0.25 and 0.20. Without 300 of 1316 words paper scale has 0.03."
 )
 _TOP = {"pairs": (100, 300), "characters": (10, 30)}
 _HEADS = ("tied", "untied, small", "untied")
@@ -96,6 +101,7 @@ _CLAIMS = (
         "≪ 1: wide histograms, small errors",
         high=0.1,
         why=_WORDS + _SMALL,
+        known=_LONG,
     ),
     Claim(
         "thesis.fig3.2.pairs.rank",
@@ -120,6 +126,7 @@ _CLAIMS = (
         "strongly positive: a cone",
         low=0.1,
         why=_WORDS + _STRONG,
+        known=_LONG,
     ),
     Claim(
         "thesis.fig3.3.characters.linear",
@@ -406,6 +413,7 @@ def _shapes(readings: Mapping[tuple[str, str], Sequence[_Reading]]) -> Picture:
         values.append(curve(s, tint, name, dashed=dashed))
         norms.append(_density(shape.norms, tint, dashed=dashed))
         cosines.append(_density(shape.cosines, tint, dashed=dashed))
+    cosines = [f"{name} {shape.mean_cosine:.2f}" for name, shape in drawn.items()]
     return Picture(
         "embedding",
         "The shape of output embeddings",
@@ -414,8 +422,7 @@ def _shapes(readings: Mapping[tuple[str, str], Sequence[_Reading]]) -> Picture:
             Panel(norms, Axis("length of a word"), Axis("density"), "Fig. B.1"),
             Panel(cosines, Axis("cosine of two words"), Axis("density"), "Fig. B.2"),
         ),
-        shows="Pairs of characters lie in a cone with every head; characters, about as many as "
-        "dimensions, hardly do. A head that starts small is much like a tied one.",
+        shows=f"Mean cosines of two words: {'; '.join(cosines)}. In a cone they are far above 0.",
     )
 
 
