@@ -28,6 +28,7 @@ import torch
 
 from eigenscape.studies import STUDIES, Study, Workshop, run_study, stepsize_learned, write_result
 from eigenscape.studies import wu_bounds as bounds
+from eigenscape.studies._wu_bounds_claims import TABLE_9
 from eigenscape.studies.cast import Cast
 
 SMALL = ("bounds", "rules")  # folders of a shop whose finished parts are small files
@@ -137,7 +138,12 @@ def _bounds(options: Any, workshop: Workshop, claims: Path) -> Iterator[Task]:
     missing = [key for key in rows if bounds.read_row(*key, options, workshop) is None]
     for name in dict.fromkeys(key[0] for key in missing):
         yield Task(f"train {name}", lambda name=name: nets(name))
-    for key in sorted(missing, key=lambda key: options["seeds"].index(key[1])):
+
+    def urgency(key: tuple[str, int, str]) -> tuple[int, bool]:
+        name, seed, method = key
+        return options["seeds"].index(seed), (name, method) not in TABLE_9
+
+    for key in sorted(missing, key=urgency):
         words = " ".join(map(str, key))
         yield Task(words, lambda key=key: row(*key), lambda key=key: trained(key[0]).exists())
 
