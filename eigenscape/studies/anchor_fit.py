@@ -413,7 +413,7 @@ def _shapes(readings: Mapping[tuple[str, str], Sequence[_Reading]]) -> Picture:
         values.append(curve(s, tint, name, dashed=dashed))
         norms.append(_density(shape.norms, tint, dashed=dashed))
         cosines.append(_density(shape.cosines, tint, dashed=dashed))
-    cosines = [f"{name} {shape.mean_cosine:.2f}" for name, shape in drawn.items()]
+    told = [f"{name} {shape.mean_cosine:.2f}" for name, shape in drawn.items()]
     return Picture(
         "embedding",
         "The shape of output embeddings",
@@ -422,7 +422,7 @@ def _shapes(readings: Mapping[tuple[str, str], Sequence[_Reading]]) -> Picture:
             Panel(norms, Axis("length of a word"), Axis("density"), "Fig. B.1"),
             Panel(cosines, Axis("cosine of two words"), Axis("density"), "Fig. B.2"),
         ),
-        shows=f"Mean cosines of two words: {'; '.join(cosines)}. In a cone they are far above 0.",
+        shows=f"Mean cosines of two words: {'; '.join(told)}. In a cone they are far above 0.",
     )
 
 
