@@ -5,7 +5,8 @@
 Every part is kept as it is finished: a training, a row of Table 9, a learned rule. Those of earlier
 runs are found in the shop or in `--parts` and not done again; small new ones are copied there. When
 time is over, workers stop by themselves, and results are written of what there is. Other studies
-than these two have trainings for parts, are then run one after the other, and are whole or nothing.
+than `wu-bounds` and `thesis-stepsize-learned` have trainings for parts. They are then run one after
+the other on what is trained; those that keep what they measured of a cast need it trained but once.
 
 Processes share a GPU well under its multi-process service (`nvidia-cuda-mps-control -d`).
 """
@@ -31,8 +32,14 @@ from eigenscape.studies import wu_bounds as bounds
 from eigenscape.studies._wu_bounds_claims import TABLE_9
 from eigenscape.studies.cast import Cast
 
-SMALL = ("bounds", "rules")  # folders of a shop whose finished parts are small files
-KEPT = ("seed-*/*.json", "*.safetensors")
+SMALL = ("bounds", "rules", "measured")  # folders of a shop whose finished parts are small files
+KEPT = ("*/seed-*/*.json", "*/*.safetensors")
+# By study: what it calls a part, and whether casts of one label are measured together.
+KEPT_BY_CAST = {
+    "wu-autocorrelation": ("autocorrelation", False),
+    "wu-full-hessian": ("full-hessian", False),
+    **{f"wu-overlap{end}": ("overlap", True) for end in ("", "-trainings", "-widths", "-deep")},
+}
 
 
 class OverError(Exception):
@@ -81,7 +88,13 @@ class Run:
     def workshop(self) -> Workshop:
         """Return where parts are made."""
         place = torch.device(self.device)
-        return Workshop(self.shop, place, data_dir=self.data_dir, progress=self.check)
+        return Workshop(
+            self.shop,
+            place,
+            data_dir=self.data_dir,
+            progress=self.check,
+            parts=self.shop / "measured",
+        )
 
     def check(self, _: object = None) -> None:
         """Raise when time is over."""
@@ -103,7 +116,8 @@ class Run:
                 yield from _rules(options, workshop)
             else:
                 for cast in study.settings[self.scale].casts:
-                    yield Task(f"train {cast.key}", lambda cast=cast: workshop.networks(cast))
+                    if not _is_measured(cast, study, self.scale, workshop):
+                        yield Task(f"train {cast.key}", lambda cast=cast: workshop.networks(cast))
 
     def claim(self, task: Task) -> bool:
         """Take a part, unless another process has it."""
@@ -191,9 +205,21 @@ def record(run: Run, study: Study, folder: Path) -> None:
     if study.name in finished:
         study = dataclasses.replace(study, measure=finished[study.name])
         workshop.progress = None
-    elif any(not _is_trained(cast, run) for cast in study.settings[run.scale].casts):
-        run.say(f"{study.name}: not all networks are trained")
-        return
+    elif study.settings[run.scale].casts:
+        setting = study.settings[run.scale]
+        there = [
+            cast
+            for cast in setting.casts
+            if (run.shop / "networks" / cast.key / "cast.json").is_file()
+            or _is_measured(cast, study, run.scale, workshop)
+        ]
+        missing = ", ".join(cast.label for cast in setting.casts if cast not in there)
+        if not there:
+            run.say(f"{study.name}: no networks are trained")
+            return
+        note = f"{setting.note} Not run: {missing}.".strip() if missing else setting.note
+        setting = dataclasses.replace(setting, casts=tuple(there), note=note)
+        study = dataclasses.replace(study, settings={run.scale: setting})
     try:
         begun = time.time()
         path = write_result(run_study(study, workshop, scale=run.scale), folder)
@@ -202,13 +228,23 @@ def record(run: Run, study: Study, folder: Path) -> None:
         run.say(f"{study.name}: time was over")
 
 
-def _is_trained(cast: Cast, run: Run) -> bool:
-    return (run.shop / "networks" / cast.key / "cast.json").is_file()
+def _is_measured(cast: Cast, study: Study, scale: str, workshop: Workshop) -> bool:
+    """Tell whether what the study measures of a cast is kept."""
+    what, setting = KEPT_BY_CAST.get(study.name), study.settings[scale]
+    if what is None:
+        return False
+    name, is_grouped = what
+    casts = (
+        [other for other in setting.casts if other.label == cast.label] if is_grouped else [cast]
+    )
+    options = setting.options if name != "autocorrelation" else {}
+    path = dataclasses.replace(workshop, dtype=setting.dtype).part_file(name, casts, options)
+    return path is not None and path.is_file()
 
 
 def copy_parts(source: Path, target: Path) -> None:
     """Copy finished parts that are not there yet."""
-    for pattern in (f"{room}/*/{kept}" for room in SMALL for kept in KEPT):
+    for pattern in (f"{room}/{kept}" for room in SMALL for kept in KEPT):
         for path in source.glob(pattern):
             place = target / path.relative_to(source)
             if not place.exists():

@@ -199,12 +199,12 @@ def text_table(columns: Columns, *, shown: int = _SHOWN) -> str:
     return "\n".join(lines)
 
 
-def pack(record: Record) -> tuple[Any, dict[str, Tensor]]:
+def pack(record: Any) -> tuple[Any, dict[str, Tensor]]:
     """Split a record into plain JSON values and named tensors.
 
     Args:
         record: Any record whose fields are numbers, text, tensors, records, and tuples and dicts of
-            such.
+            such; or such a tuple or dict itself.
 
     Returns:
         The plain part, in which `{"$tensor": name}` stands for a tensor, and the tensors.

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigenscape.records import storable
 from eigenscape.report import Finding
 
 
+@storable
 @dataclass(frozen=True)
 class Measured:
     """What a study measured for one claim.

@@ -19,7 +19,7 @@ from eigenscape.records import Status
 from eigenscape.report import Picture, Sheet, StudyResult
 from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured, summary
-from eigenscape.studies.workshop import Networks, Workshop
+from eigenscape.studies.workshop import Networks, Trained, Workshop
 
 SCALES = ("laptop", "paper")
 DOUBT = " Not everything converged: "
@@ -194,7 +194,7 @@ def _precision(setting: Setting) -> str:
     return f"Curvature in {str(setting.dtype).removeprefix('torch.')}."
 
 
-def _trained(networks: Collection[Networks]) -> str:
+def _trained(networks: Collection[Networks | Trained]) -> str:
     """Say how far each training came: not every end of one is a minimum."""
     casts = [each.cast for each in networks]
     parts = []

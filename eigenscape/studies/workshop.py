@@ -1,27 +1,50 @@
 """Where studies work: networks are trained once, and layers measured once.
 
 Networks lie in `networks/<cast>/seed-0/epoch-0010.safetensors`. Studies that ask for the same cast
-share them, and a training that was killed continues.
+share them, and a training that was killed continues. What was measured of a cast may be kept too,
+so that a study can be put together from several runs, whose networks are long gone.
 """
 
 import dataclasses
+import hashlib
 import json
 import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from eigenscape.data import DataSet
-from eigenscape.errors import FileError, RunError
-from eigenscape.files import read_tensors, write_bytes
+from eigenscape.errors import ConvergenceWarning, FileError, RunError
+from eigenscape.files import read_tensors, write_bytes, write_tensors
 from eigenscape.losses import CrossEntropy
 from eigenscape.progress import ProgressCallback
+from eigenscape.records import pack, unpack
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies.cast import Cast
 from eigenscape.studies.portrait import Portrait, take_portrait
 from eigenscape.train import fit
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """How far the training of a cast came; of networks that are elsewhere, all that is known.
+
+    Attributes:
+        cast: Which.
+        train_loss: Of each seed at the end.
+        train_accuracy: Likewise; None where the cast has no classes.
+    """
+
+    cast: Cast
+    train_loss: tuple[float, ...]
+    train_accuracy: tuple[float, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +133,8 @@ class Workshop:
         progress: Told how far a training is, or the eigenpairs of a layer.
         dtype: What curvature is computed in; trainings are in float32.
         asked: The networks that were asked for, by the key of their cast.
+        parts: Where to keep what is measured of casts, and to find it; None for nowhere. What is
+            found there is not measured again, also where the code has changed since.
     """
 
     folder: Path
@@ -117,7 +142,8 @@ class Workshop:
     data_dir: str | None = None
     progress: ProgressCallback | None = None
     dtype: torch.dtype = torch.float64
-    asked: dict[str, Networks] = field(default_factory=dict)
+    asked: dict[str, Networks | Trained] = field(default_factory=dict)
+    parts: Path | None = None
     # Shared by workshops of another dtype, whose networks are others.
     _networks: dict[tuple[str, torch.dtype], Networks] = field(default_factory=dict)
     _portraits: dict[tuple[str, torch.dtype, int, int, str], Portrait] = field(default_factory=dict)
@@ -134,8 +160,62 @@ class Workshop:
         known = cast.key, self.dtype
         if known not in self._networks:
             self._networks[known] = self._made(cast)
-        self.asked[cast.key] = self._networks[known]
-        return self.asked[cast.key]
+        self.asked[cast.key] = found = self._networks[known]
+        return found
+
+    def part(
+        self,
+        study: str,
+        casts: Sequence[Cast],
+        options: Mapping[str, Any],
+        measure: Callable[[], T],
+    ) -> T:
+        """Measure something of some casts, or find it where parts are kept.
+
+        Args:
+            study: Name of what is measured.
+            casts: Of which networks.
+            options: What else decides over it.
+            measure: Does it. Returns records, storable classes, numbers, and tuples of such.
+
+        Returns:
+            What it returned, now or then; what did not converge is told again.
+        """
+        path = self.part_file(study, casts, options)
+        if path is None:
+            return measure()
+        if path.is_file():
+            tensors = read_tensors(path)
+            kept = unpack(json.loads(bytes(tensors.pop("plain").tolist())), tensors)
+            for cast, ending in zip(casts, kept["endings"], strict=True):
+                self.asked[cast.key] = Trained(cast, *ending)
+            for doubt in kept["doubts"]:
+                warnings.warn(doubt, ConvergenceWarning, stacklevel=2)
+            return kept["found"]  # type: ignore[no-any-return]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            found = measure()
+        for one in caught:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        doubts = [str(o.message) for o in caught if issubclass(o.category, ConvergenceWarning)]
+        asked = [self.asked[cast.key] for cast in casts]
+        endings = [(each.train_loss, each.train_accuracy) for each in asked]
+        plain, tensors = pack({"found": found, "endings": endings, "doubts": doubts})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = torch.tensor(list(json.dumps(plain).encode()), dtype=torch.uint8)
+        write_tensors(path, {**tensors, "plain": text})
+        return found
+
+    def part_file(
+        self, study: str, casts: Sequence[Cast], options: Mapping[str, Any]
+    ) -> Path | None:
+        """Return where `part` keeps something; None where nothing is kept."""
+        if self.parts is None:
+            return None
+        deciding = [[cast.key for cast in casts], dict(options), str(self.dtype)]
+        text = json.dumps(deciding, sort_keys=True, default=list)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+        return self.parts / study / f"{casts[0].key}-{digest}.safetensors"
 
     def portrait(
         self,

@@ -6,16 +6,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from torch import nn
 
 from eigenscape.analyses import Autocorrelation, autocorrelations
 from eigenscape.errors import RunError
+from eigenscape.records import storable
 from eigenscape.report import Axis, Panel, Picture, Sheet
 from eigenscape.studies import wu_casts as casts
 from eigenscape.studies._draw import SERIES, curve, spectrum
 from eigenscape.studies._tables import sheet
+from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.portrait import matrix_layers
 from eigenscape.studies.study import Outcome, Setting, Study
@@ -153,24 +156,15 @@ _NAMES = (
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Measure E[xxᵀ] of every layer of every network."""
-    rows: list[_Row] = []
-    pictures: list[Picture] = []
-    along: list[_Moment] = []
-    notes: list[str] = []
-    for cast in setting.casts:
-        networks = workshop.networks(cast)
-        last = []
-        for seed in cast.seeds:
-            found = _layers(networks, seed)
-            rows += [_row(networks, seed, kind, r, r is found[0][1]) for kind, r in found]
-            last.append([record for _, record in found])
-        pictures.append(_picture(networks, last[0]))
-        if cast.keep_epochs:
-            moments, gone = _along(networks, last)
-            along += moments
-            if gone:
-                which = ", ".join(str(epoch) for epoch in gone)
-                notes.append(f"Weights of {cast.label} at epoch {which} are not at hand.")
+    parts = [
+        workshop.part(
+            "autocorrelation", (cast,), setting.options, partial(_of_cast, cast, workshop)
+        )
+        for cast in setting.casts
+    ]
+    rows = [row for part in parts for row in part.rows]
+    pictures = [part.picture for part in parts]
+    along = [moment for part in parts for moment in part.along]
     layers = sheet("layers", "Every layer", _NAMES, rows)
     sheets = [_summary(rows), layers]
     if along:
@@ -178,11 +172,13 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         told = [(m.network, m.epoch, m.layer, m.ratio.ours, m.ratio.spread) for m in along]
         sheets.append(sheet("along", "λ₁/λ₂ along training, mean over seeds", names, told))
         pictures.append(_along_picture(along))
-    return Outcome(_measured(rows), tuple(pictures), tuple(sheets), tuple(notes))
+    notes = tuple(note for part in parts for note in part.notes)
+    return Outcome(_measured(rows), tuple(pictures), tuple(sheets), notes)
 
 
+@storable
 @dataclass(frozen=True)
-class _Moment:
+class RatioAlong:
     """λ₁/λ₂ of one layer at one epoch, over the seeds of a cast."""
 
     network: str
@@ -191,12 +187,37 @@ class _Moment:
     ratio: Measured
 
 
+@storable
+@dataclass(frozen=True)
+class AutocorrelationPart:
+    """What was found of one cast."""
+
+    rows: tuple[_Row, ...]
+    picture: Picture
+    along: tuple[RatioAlong, ...]
+    notes: tuple[str, ...]
+
+
+def _of_cast(cast: Cast, workshop: Workshop) -> AutocorrelationPart:
+    networks = workshop.networks(cast)
+    rows: list[_Row] = []
+    last = []
+    for seed in cast.seeds:
+        found = _layers(networks, seed)
+        rows += [_row(networks, seed, kind, r, r is found[0][1]) for kind, r in found]
+        last.append([record for _, record in found])
+    along, gone = _along(networks, last) if cast.keep_epochs else ([], [])
+    which = ", ".join(str(epoch) for epoch in gone)
+    notes = (f"Weights of {cast.label} at epoch {which} are not at hand.",) if gone else ()
+    return AutocorrelationPart(tuple(rows), _picture(networks, last[0]), tuple(along), notes)
+
+
 def _along(
     networks: Networks, last: Sequence[Sequence[Autocorrelation]]
-) -> tuple[list[_Moment], list[int]]:
+) -> tuple[list[RatioAlong], list[int]]:
     """Return what was found at every kept epoch, and the epochs whose weights are gone."""
     cast = networks.cast
-    found: list[_Moment] = []
+    found: list[RatioAlong] = []
     gone = []
     for epoch in sorted({0, *cast.keep_epochs, networks.last}):
         runs = last
@@ -208,11 +229,11 @@ def _along(
                 continue
         for records in list(zip(*runs, strict=True))[1:]:  # no training touches what images are
             ratio = Measured.over([record.ratio for record in records])
-            found.append(_Moment(cast.label, epoch, records[0].layer, ratio))
+            found.append(RatioAlong(cast.label, epoch, records[0].layer, ratio))
     return found, gone
 
 
-def _along_picture(along: Sequence[_Moment]) -> Picture:
+def _along_picture(along: Sequence[RatioAlong]) -> Picture:
     panels = []
     for network in dict.fromkeys(m.network for m in along):
         own = [m for m in along if m.network == network]

@@ -1,5 +1,7 @@
 """Wu Fig. 8: top eigenpairs of the whole Hessian from the stacked output Hessian (44)–(51)."""
 
+from functools import partial
+
 import torch
 
 from eigenscape.analyses import FullApproximation, full_approximation
@@ -7,6 +9,7 @@ from eigenscape.report import Axis, Line, Panel, Picture, Points
 from eigenscape.studies import wu_casts as casts
 from eigenscape.studies._draw import curve, indices, rounded
 from eigenscape.studies._tables import sheet
+from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.portrait import matrix_layers
 from eigenscape.studies.study import Outcome, Setting, Study
@@ -49,21 +52,16 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     values: list[Panel] = []
     overlaps: list[Panel] = []
     for cast in setting.casts:
-        networks = workshop.networks(cast)
-        c = networks.data.num_classes or 2
-        risk = networks.risk(cast.seeds[0])
-        outputs = sum(risk.space.shapes[f"{name}.weight"][0] for name in matrix_layers(risk))
-        count = min(setting.options["num_pairs"], outputs)  # (44) has no more eigenvectors
-        found = full_approximation(risk, num_pairs=count, tolerance=1e-4)
-        products += found.num_products
-        top = min(c - 1, len(found.values))
-        logs = (found.approximated[:top] / found.values[:top].cpu()).clamp_min(1e-12).log()
-        ratio = float(torch.exp(logs.mean()))
-        own = float(found.overlaps[top - 1])
-        better = float(found.rescaled_overlaps[top - 1])
-        rows.append((cast.label, ratio, own, better, float(found.values[0])))
-        values.append(_values(cast.label, found))
-        overlaps.append(_overlaps(cast.label, found))
+        row, *panels, spent = workshop.part(
+            "full-hessian",
+            (cast,),
+            setting.options,
+            partial(_of_cast, cast, setting, workshop),
+        )
+        rows.append(row)
+        values.append(panels[0])
+        overlaps.append(panels[1])
+        products += spent
     measured = {
         "wu.fig8.eigenvalues": Measured(max((r[1] for r in rows), key=lambda r: max(r, 1 / r))),
         "wu.fig8.overlap": Measured(min(r[2] for r in rows)),
@@ -89,6 +87,25 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     return Outcome(
         measured, pictures, (sheet("networks", "Every network", names, rows),), (), products
     )
+
+
+def _of_cast(
+    cast: Cast, setting: Setting, workshop: Workshop
+) -> tuple[tuple[str, float, float, float, float], Panel, Panel, int]:
+    """Return a row, both panels, and products spent."""
+    networks = workshop.networks(cast)
+    c = networks.data.num_classes or 2
+    risk = networks.risk(cast.seeds[0])
+    outputs = sum(risk.space.shapes[f"{name}.weight"][0] for name in matrix_layers(risk))
+    count = min(setting.options["num_pairs"], outputs)  # (44) has no more eigenvectors
+    found = full_approximation(risk, num_pairs=count, tolerance=1e-4)
+    top = min(c - 1, len(found.values))
+    logs = (found.approximated[:top] / found.values[:top].cpu()).clamp_min(1e-12).log()
+    ratio = float(torch.exp(logs.mean()))
+    own = float(found.overlaps[top - 1])
+    better = float(found.rescaled_overlaps[top - 1])
+    row = (cast.label, ratio, own, better, float(found.values[0]))
+    return row, _values(cast.label, found), _overlaps(cast.label, found), found.num_products
 
 
 def _values(title: str, found: FullApproximation) -> Panel:

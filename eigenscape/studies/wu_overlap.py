@@ -7,6 +7,7 @@ the same without k/m for the last layer, whose neurons cannot be permuted.
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from eigenscape.analyses import OverlapPrediction, eigenspace_overlap, overlap_prediction
 from eigenscape.errors import InvalidArgumentError
+from eigenscape.records import storable
 from eigenscape.report import Axis, Panel, Picture, Rule, Sheet
 from eigenscape.studies import wu_casts as casts
 from eigenscape.studies._draw import curve, mean_and_band
@@ -26,8 +28,9 @@ from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Workshop
 
 
+@storable
 @dataclass(frozen=True, eq=False)
-class _Layer:
+class OverlapOfLayer:
     """All pairs of networks at one layer."""
 
     group: str
@@ -40,18 +43,22 @@ class _Layer:
 
     @property
     def mean(self) -> Tensor:
+        """Overlap (K,), mean over pairs."""
         return self.overlaps.mean(0)
 
     @property
     def chance(self) -> Tensor:
+        """What random spaces have (K,)."""
         return torch.arange(1, len(self.mean) + 1, dtype=torch.float64) / self.num_parameters
 
     @property
     def predicted(self) -> Tensor:
+        """What Theorem F.1 and its exceptions predict (K,), mean over pairs."""
         return torch.stack([p.overlaps[: len(self.mean)] for p in self.predictions]).mean(0)
 
     @property
     def alignment(self) -> float:
+        """(t₁·t₁')², mean over pairs."""
         return sum(p.alignment for p in self.predictions) / len(self.predictions)
 
     @property
@@ -71,6 +78,7 @@ class _Layer:
 
     @property
     def words(self) -> str:
+        """The layer's name for readers."""
         return f"{self.layer} of {self.group}"
 
     def spread(self, k: int) -> float | None:
@@ -99,32 +107,46 @@ def measure(setting: Setting, workshop: Workshop, *, stem: str = "wu") -> Outcom
     groups: dict[str, list[Cast]] = {}
     for cast in setting.casts:
         groups.setdefault(cast.label, []).append(cast)
-    layers: list[_Layer] = []
+    layers: list[OverlapOfLayer] = []
     products = 0
     for group, members in groups.items():
-        first = workshop.networks(members[0])
-        names = matrix_layers(first.risk(members[0].seeds[0]))
-        for name in names:
-            seen = [
-                workshop.portrait(
-                    workshop.networks(cast), seed, name, num_pairs=setting.options["num_pairs"]
-                )
-                for cast in members
-                for seed in cast.seeds
-            ]
-            if len(seen) < 2:
-                raise InvalidArgumentError(
-                    f"`eigenscape study wu-overlap` compares networks with each other; {group} has "
-                    "one seed. Give more, e.g. `--seeds 0-2`."
-                )
-            products += sum(p.pairs.num_products for p in seen)
-            layers.append(_compare(group, seen, name == names[-1]))
+        found, spent = workshop.part(
+            "overlap",
+            members,
+            setting.options,
+            partial(_of_group, group, members, setting, workshop),
+        )
+        layers, products = [*layers, *found], products + spent
     pictures = tuple(_picture(group, [r for r in layers if r.group == group]) for group in groups)
     by_name = _measured(layers, stem)
     return Outcome({}, pictures, (_sheet(layers),), _notes(layers), products, by_name)
 
 
-def _compare(group: str, seen: list[Portrait], is_last: bool) -> _Layer:
+def _of_group(
+    group: str, members: list[Cast], setting: Setting, workshop: Workshop
+) -> tuple[tuple[OverlapOfLayer, ...], int]:
+    """Compare the networks of one architecture; return their layers, and products spent."""
+    found, products = [], 0
+    names = matrix_layers(workshop.networks(members[0]).risk(members[0].seeds[0]))
+    for name in names:
+        seen = [
+            workshop.portrait(
+                workshop.networks(cast), seed, name, num_pairs=setting.options["num_pairs"]
+            )
+            for cast in members
+            for seed in cast.seeds
+        ]
+        if len(seen) < 2:
+            raise InvalidArgumentError(
+                f"`eigenscape study wu-overlap` compares networks with each other; {group} has "
+                "one seed. Give more, e.g. `--seeds 0-2`."
+            )
+        products += sum(p.pairs.num_products for p in seen)
+        found.append(_compare(group, seen, name == names[-1]))
+    return tuple(found), products
+
+
+def _compare(group: str, seen: list[Portrait], is_last: bool) -> OverlapOfLayer:
     count = len(seen[0].values)
     overlaps, predictions = [], []
     for one, two in combinations(seen, 2):
@@ -138,7 +160,7 @@ def _compare(group: str, seen: list[Portrait], is_last: bool) -> _Layer:
                 is_output_layer=is_last,
             )
         )
-    return _Layer(
+    return OverlapOfLayer(
         group,
         seen[0].layer,
         seen[0].num_outputs,
@@ -149,7 +171,7 @@ def _compare(group: str, seen: list[Portrait], is_last: bool) -> _Layer:
     )
 
 
-def _picture(group: str, layers: list[_Layer]) -> Picture:
+def _picture(group: str, layers: list[OverlapOfLayer]) -> Picture:
     panels = []
     for found in layers:
         marks = [
@@ -171,7 +193,7 @@ def _picture(group: str, layers: list[_Layer]) -> Picture:
     )
 
 
-def _sheet(layers: list[_Layer]) -> Sheet:
+def _sheet(layers: list[OverlapOfLayer]) -> Sheet:
     names = (
         "networks",
         "layer",
@@ -210,7 +232,7 @@ def _sheet(layers: list[_Layer]) -> Sheet:
     return sheet("layers", "Every layer", names, rows)
 
 
-def _notes(layers: list[_Layer]) -> tuple[str, ...]:
+def _notes(layers: list[OverlapOfLayer]) -> tuple[str, ...]:
     """Name the layers that decide, and say what is to be expected of each regime."""
     hidden = _hidden(layers)
     if not hidden:
@@ -232,21 +254,21 @@ def _notes(layers: list[_Layer]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _hidden(layers: list[_Layer]) -> list[_Layer]:
+def _hidden(layers: list[OverlapOfLayer]) -> list[OverlapOfLayer]:
     """Return the layers that Theorem F.1 is about."""
     return [r for r in layers if not r.is_last and not r.group.partition(" (")[0].endswith("-BN")]
 
 
-def _above(layer: _Layer) -> float:
+def _above(layer: OverlapOfLayer) -> float:
     """Return the overlap at the predicted peak over chance."""
     return float((layer.mean / layer.chance)[_predicted_peak(layer) - 1])
 
 
-def _predicted_peak(layer: _Layer) -> int:
+def _predicted_peak(layer: OverlapOfLayer) -> int:
     return int((layer.predicted - layer.chance).argmax()) + 1
 
 
-def _measured(layers: list[_Layer], begin: str) -> dict[str, Measured]:
+def _measured(layers: list[OverlapOfLayer], begin: str) -> dict[str, Measured]:
     found: dict[str, Measured] = {}
     at_m: dict[tuple[str, str], float] = {}
     for r in layers:
@@ -282,7 +304,7 @@ def _measured(layers: list[_Layer], begin: str) -> dict[str, Measured]:
     return found
 
 
-def _exception(stem: str, layer: _Layer) -> dict[str, Measured]:
+def _exception(stem: str, layer: OverlapOfLayer) -> dict[str, Measured]:
     """Return the numbers on a layer for which Theorem F.1 ends at c − 1 = 9."""
     m, peak = layer.num_outputs, layer.peak()
     sd = layer.spread(peak)
@@ -297,7 +319,7 @@ def _exception(stem: str, layer: _Layer) -> dict[str, Measured]:
     }
 
 
-def _curve_error(layer: _Layer) -> float:
+def _curve_error(layer: OverlapOfLayer) -> float:
     m = min(layer.num_outputs, len(layer.mean))
     gap = (layer.predicted - layer.mean)[:m].abs().mean()
     return float(gap / layer.mean[:m].mean())

@@ -1,5 +1,6 @@
 """The benchmark that runs studies part by part: all parts, once each, and kept."""
 
+import shutil
 import time
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from benchmarks.paper_scale import Run, copy_parts, record, work
 from eigenscape.studies import read_result
 from tests.studies.conftest import shrunk_study
 
-NAMES = ["wu-bounds", "thesis-stepsize-learned", "wu-spectra"]
+KEPT = ["wu-autocorrelation", "wu-full-hessian", "wu-overlap"]  # by cast
+NAMES = ["wu-bounds", "thesis-stepsize-learned", *KEPT, "wu-spectra"]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +41,7 @@ def test_parts_are_done_kept_and_not_done_again(
         result = read_result(tmp_path / "results" / f"{name}-laptop.json")
         assert not any("Not run" in note for note in result.notes)
         assert any(finding.ours is not None for finding in result.findings)
-    # Elsewhere, with the small parts alone: only networks are trained again.
+    # Elsewhere, with the small parts alone: only networks that must be seen are trained again.
     second = a_run(tmp_path / "second")
     copy_parts(first.shop, tmp_path / "parts")
     copy_parts(tmp_path / "parts", second.shop)
@@ -47,7 +49,17 @@ def test_parts_are_done_kept_and_not_done_again(
     work(second)
     told = capsys.readouterr().out
     assert "T-3" not in told
-    assert (second.shop / "networks").is_dir()
+    assert "rule" in told  # looked at, and there
+    casts = paper_scale.STUDIES["wu-spectra"].settings["laptop"].casts
+    assert told.count("train ") == len({cast.key for cast in casts})
+    shutil.rmtree(second.shop / "networks")
+    for name in KEPT:
+        record(second, paper_scale.STUDIES[name], tmp_path / "again")
+        one, two = (read_result(tmp_path / r / f"{name}-laptop.json") for r in ("results", "again"))
+        assert one.findings == two.findings
+        assert one.notes == two.notes
+        assert [sheet.columns for sheet in one.sheets] == [sheet.columns for sheet in two.sheets]
+    assert not (second.shop / "networks").exists()
 
 
 def test_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,6 +69,16 @@ def test_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     record(late, paper_scale.STUDIES["wu-spectra"], tmp_path / "results")
     told = capsys.readouterr().out
     assert "time is over" in told
-    assert "wu-spectra: not all networks are trained" in told
+    assert "wu-spectra: no networks are trained" in told
     result = read_result(tmp_path / "results" / "wu-bounds-laptop.json")
     assert any("Not run: T-3 seed 0" in note for note in result.notes)
+
+
+def test_a_study_of_some_of_its_networks_says_so(tmp_path: Path) -> None:
+    run, study = a_run(tmp_path), paper_scale.STUDIES["wu-autocorrelation"]
+    first, *others = study.settings["laptop"].casts
+    run.workshop().networks(first)
+    record(run, study, tmp_path / "results")
+    result = read_result(tmp_path / "results" / "wu-autocorrelation-laptop.json")
+    assert f"Not run: {', '.join(cast.label for cast in others)}." in result.notes[0]
+    assert set(result.sheets[0].columns["network"]) == {first.model}

@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from eigenscape.data import DataSet
 from eigenscape.errors import ConvergenceWarning, EigenscapeError, RunError
 from eigenscape.progress import Progress
 from eigenscape.records import Status
-from eigenscape.studies import Cast, Networks, Own, Workshop
+from eigenscape.studies import Cast, Measured, Networks, Own, Workshop
 from eigenscape.studies import workshop as module
 from eigenscape.train import SGD, Recipe
 from eigenscape.train.fit import _Session
@@ -215,3 +217,38 @@ def test_progress_says_which_layer(tiny: Networks, monkeypatch: pytest.MonkeyPat
     Workshop(tiny.folder, CPU, progress=seen.append).portrait(tiny, 1, "fc2", num_pairs=3)
     assert {step.task for step in seen} == {"fc2 of F-12^2 (digits), seed 1"}
     assert seen[-1].done > 3
+
+
+def test_what_was_measured_of_a_cast_is_kept_where_parts_are(
+    empty_shop: Workshop, tmp_path: Path
+) -> None:
+    calls = []
+
+    def measure() -> tuple[Measured, torch.Tensor, float]:
+        shop.networks(TINY)
+        calls.append(1)
+        Status(False, "Not there yet.").warn()
+        return Measured(2.0, None), torch.arange(3.0), math.inf
+
+    shop = empty_shop
+    for _ in range(2):  # nowhere by default
+        with pytest.warns(ConvergenceWarning):
+            shop.part("something", (TINY,), {"k": 1}, measure)
+    assert len(calls) == 2
+    shop = dataclasses.replace(empty_shop, parts=tmp_path / "parts")
+    with pytest.warns(ConvergenceWarning, match="Not there yet"):
+        first = shop.part("something", (TINY,), {"k": 1}, measure)
+    loss = shop.asked[TINY.key].train_loss
+    shutil.rmtree(shop.folder / "networks")
+    shop = dataclasses.replace(Workshop(shop.folder, shop.device), parts=shop.parts)
+    with pytest.warns(ConvergenceWarning, match="Not there yet"):
+        again = shop.part("something", (TINY,), {"k": 1}, measure)
+    assert len(calls) == 3
+    assert again[0] == first[0]
+    assert torch.equal(again[1], first[1])
+    assert again[2] == math.inf
+    assert shop.asked[TINY.key].train_loss == loss
+    # Another option, another part.
+    with pytest.warns(ConvergenceWarning):
+        shop.part("something", (TINY,), {"k": 2}, measure)
+    assert len(calls) == 4

@@ -7,7 +7,7 @@ import torch
 from eigenscape.analyses import overlap_prediction
 from eigenscape.errors import InvalidArgumentError
 from eigenscape.studies import STUDIES, Networks, Study, Workshop, run_study
-from eigenscape.studies.wu_overlap import _Layer, _linearity, _measured, _notes, first_peak
+from eigenscape.studies.wu_overlap import OverlapOfLayer, _linearity, _measured, _notes, first_peak
 from tests.studies.conftest import TINY, block, numbers_of, top_vectors
 
 NAME = "wu-overlap"
@@ -58,11 +58,11 @@ class Told:
         self.rank, self.reach, self.regime = rank, reach, regime
 
 
-def layer(group: str, name: str, m: int, last: bool = False, pairs: int = 3) -> _Layer:
+def layer(group: str, name: str, m: int, last: bool = False, pairs: int = 3) -> OverlapOfLayer:
     """Return a layer whose overlap rises to 0.4 at m, and falls from there."""
     rise = torch.minimum(torch.arange(1, 261) / m, m / torch.arange(1, 261))
     noise = torch.linspace(-0.1, 0.1, pairs)[:, None] if pairs > 1 else torch.zeros(1, 1)
-    return _Layer(group, name, m, 0.4 * rise + noise, (Told(m),), last, 10**6)
+    return OverlapOfLayer(group, name, m, 0.4 * rise + noise, (Told(m),), last, 10**6)
 
 
 def test_every_claim_can_be_measured_on_the_papers_networks() -> None:
@@ -86,7 +86,8 @@ def test_a_layer_where_the_theorem_ends_at_nine() -> None:
     k = torch.arange(1.0, 261.0)
     values = 0.02 * k.clamp(max=9) + 0.01 * (k - 9).clamp(0, 91) - 0.1 * (k - 100).clamp(0, 1)
     found = _measured(
-        [_Layer("LeNet5 (cifar10)", "fc2", 84, values[None], (Told(84),), False, 10**9)], "wu.x"
+        [OverlapOfLayer("LeNet5 (cifar10)", "fc2", 84, values[None], (Told(84),), False, 10**9)],
+        "wu.x",
     )
     assert found["wu.x.lenet5.fc2.late"].ours == pytest.approx(100 / 84)
     assert found["wu.x.lenet5.fc2.low"].ours == pytest.approx(1.09 / 0.5)
@@ -98,7 +99,7 @@ def test_dead_units_count_for_less() -> None:
     """Two of three pairs have E[M] of rank 5, and the mean curve is straight up to there."""
     values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 4.0, 3.0]) / 10
     told = (Told(5, 5, "early peak"), Told(6, 6, "linear growth"), Told(5, 5, "early peak"))
-    dead = _Layer("LeNet5 (cifar10)", "conv1", 6, values.repeat(3, 1), told, False, 10**6)
+    dead = OverlapOfLayer("LeNet5 (cifar10)", "conv1", 6, values.repeat(3, 1), told, False, 10**6)
     assert (dead.rank, dead.reach, dead.regime) == (5, 5, "early peak")
     found = _measured([dead], "wu")
     assert found["wu.lenet5.conv1.peak"].ours == 1.0
