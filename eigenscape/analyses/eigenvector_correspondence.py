@@ -69,6 +69,7 @@ def eigenvector_correspondence(
         InvalidArgumentError: If a basis is not orthonormal.
 
     Examples:
+        >>> import torch
         >>> h = torch.tensor([[0.0, 0.6, 0.0, 0.0, 0.0, 0.8]]).T  # [[0, 0.6, 0], [0, 0, 0.8]]
         >>> found = eigenvector_correspondence(h, (torch.eye(2), torch.eye(3)))
         >>> found.output.T.round(decimals=2).tolist(), found.input.T.round(decimals=2).tolist()
