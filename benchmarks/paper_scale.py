@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from eigenscape.files import write_bytes
 from eigenscape.studies import STUDIES, Study, Workshop, run_study, stepsize_learned, write_result
 from eigenscape.studies import wu_bounds as bounds
 from eigenscape.studies._wu_bounds_claims import TABLE_9
@@ -72,6 +73,7 @@ class Run:
         begun: When, by the system's clock.
         shop: Folder of the workshop.
         claims: Folder with a file for every part that some process has taken.
+        parts: Where small parts are copied to when they are finished; None for nowhere.
         device: Where.
         data_dir: Where files of data sets are.
     """
@@ -82,6 +84,7 @@ class Run:
     begun: float
     shop: Path
     claims: Path
+    parts: Path | None
     device: str
     data_dir: str | None
 
@@ -100,6 +103,11 @@ class Run:
         """Raise when time is over."""
         if time.time() > self.begun + self.seconds:
             raise OverError
+
+    def keep(self) -> None:
+        """Copy small parts that are new."""
+        if self.parts:
+            copy_parts(self.shop, self.parts)
 
     def say(self, text: str) -> None:
         """Print, with the time."""
@@ -187,6 +195,7 @@ def work(run: Run) -> None:
                 continue
             begun = time.time()
             task.work()
+            run.keep()
             run.say(f"{task.name}: {time.time() - begun:.1f} s")
     except OverError:
         run.say("time is over")
@@ -223,6 +232,7 @@ def record(run: Run, study: Study, folder: Path) -> None:
     try:
         begun = time.time()
         path = write_result(run_study(study, workshop, scale=run.scale), folder)
+        run.keep()
         run.say(f"{path}: {time.time() - begun:.1f} s")
     except OverError:
         run.say(f"{study.name}: time was over")
@@ -249,7 +259,7 @@ def copy_parts(source: Path, target: Path) -> None:
             place = target / path.relative_to(source)
             if not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, place)
+                write_bytes(place, path.read_bytes())
 
 
 def main() -> None:
@@ -271,7 +281,7 @@ def main() -> None:
     given.shop.mkdir(parents=True, exist_ok=True)
     claims = given.claims or Path(tempfile.mkdtemp(prefix="claims-", dir=given.shop))
     shared = (given.studies, given.scale, given.seconds, begun, given.shop, claims)
-    run = Run(*shared, given.device, given.data_dir)
+    run = Run(*shared, given.parts, given.device, given.data_dir)
     if given.claims:
         work(run)
         return
@@ -285,8 +295,6 @@ def main() -> None:
     shutil.rmtree(claims)
     for name in given.studies:
         record(run, STUDIES[name], given.results)
-        if given.parts:
-            copy_parts(given.shop, given.parts)
     run.say("end")
 
 

@@ -7,6 +7,7 @@ Cases are pairs of samples a problem has and the share of its labels that are dr
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from eigenscape.studies._draw import curve, rounded
 from eigenscape.studies._tables import sheet
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.study import Outcome, Setting, Study
-from eigenscape.studies.workshop import Workshop
+from eigenscape.studies.workshop import Workshop, device_name
 
 _OBJECTIVES = {"TbT": "training", "TbV": "validation"}
 _TINTS = {"TbT": "gauss_newton", "TbV": "hessian", "SGD": "muted"}
@@ -205,7 +206,9 @@ def finish(
         course = train_networks(found.rule, problems, test, **run)
     place.parent.mkdir(parents=True, exist_ok=True)
     kept = {name: getattr(course, name) for name in _COURSE}
-    write_tensors(place, {**kept, "meta_losses": losses, "skipped": torch.tensor(skipped)})
+    kept |= {"meta_losses": losses, "skipped": torch.tensor(skipped)}
+    device = torch.tensor(list(device_name(workshop.device).encode()), dtype=torch.uint8)
+    write_tensors(place, {**kept, "device": device})
 
 
 def _folder(options: Mapping[str, Any], workshop: Workshop) -> Path:
@@ -252,10 +255,12 @@ def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
     notes = [f"Not run: {_name(case)}." for case in left_out]
     found: dict[Case, dict[str, list[Course]]] = {}
     learned: dict[Case, dict[str, tuple[float, ...]]] = {}
+    devices: Counter[str] = Counter()
     for part in wanted:
         if part.case in left_out:
             continue
         kept = read_tensors(folder / part.file)
+        devices[bytes(kept["device"].tolist()).decode()] += 1
         course = Course(Status(True, ""), 0, part.seed, *(kept[name] for name in _COURSE))
         found.setdefault(part.case, {}).setdefault(part.name, []).append(course)
         if part.name != "SGD":
@@ -268,6 +273,8 @@ def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
             )
     if not found:
         return Outcome({}, notes=tuple(notes))
+    told = ", ".join(f"{count} on {device}" for device, count in sorted(devices.items()))
+    notes.append(f"Rules, and SGD of each case: {told}.")
     names = ("samples", "noise", "optimiser", "rule", "training accuracy", "test accuracy")
     rows = [
         (*case, name, rule, float(train.mean()), float(tests.mean()), float(tests.std()))

@@ -19,7 +19,7 @@ from eigenscape.records import Status
 from eigenscape.report import Picture, Sheet, StudyResult
 from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured, summary
-from eigenscape.studies.workshop import Networks, Trained, Workshop
+from eigenscape.studies.workshop import Networks, Trained, Workshop, device_name
 
 SCALES = ("laptop", "paper")
 DOUBT = " Not everything converged: "
@@ -170,6 +170,7 @@ def run_study(
                 setting.note,
                 _precision(setting),
                 _trained(shop.asked.values()),
+                _elsewhere(shop.asked.values()),
                 *outcome.notes,
             )
             if note
@@ -205,6 +206,12 @@ def _trained(networks: Collection[Networks | Trained]) -> str:
     return f"At the end of training: {'; '.join(parts)}." if parts else ""
 
 
+def _elsewhere(networks: Collection[Networks | Trained]) -> str:
+    """Say what was measured in another run."""
+    parts = [f"{one.cast.label} on {one.device}" for one in networks if isinstance(one, Trained)]
+    return f"Measured in an earlier run: {', '.join(parts)}." if parts else ""
+
+
 def _over_seeds(values: Sequence[float]) -> str:
     found = Measured.over(values)
     return f"{found.ours:.4g}" + ("" if found.spread is None else f" ± {found.spread:.2g}")
@@ -215,8 +222,3 @@ def _words(cast: Cast) -> str:
     seeds = f"{len(cast.seeds)} seed{'s' if len(cast.seeds) > 1 else ''}"
     init = f"{cast.init} weights, " if cast.own is None else ""
     return f"{cast.label}, {samples}, {seeds}, {init}{cast.recipe}"
-
-
-def device_name(device: torch.device) -> str:
-    """Return what a record says of where it was made."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -40,11 +40,13 @@ class Trained:
         cast: Which.
         train_loss: Of each seed at the end.
         train_accuracy: Likewise; None where the cast has no classes.
+        device: Where they were measured.
     """
 
     cast: Cast
     train_loss: tuple[float, ...]
     train_accuracy: tuple[float, ...] | None
+    device: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +189,8 @@ class Workshop:
         if path.is_file():
             tensors = read_tensors(path)
             kept = unpack(json.loads(bytes(tensors.pop("plain").tolist())), tensors)
-            for cast, ending in zip(casts, kept["endings"], strict=True):
-                self.asked[cast.key] = Trained(cast, *ending)
+            for cast, (loss, accuracy) in zip(casts, kept["endings"], strict=True):
+                self.asked[cast.key] = Trained(cast, loss, accuracy, kept["device"])
             for doubt in kept["doubts"]:
                 warnings.warn(doubt, ConvergenceWarning, stacklevel=2)
             return kept["found"]  # type: ignore[no-any-return]
@@ -200,7 +202,14 @@ class Workshop:
         doubts = [str(o.message) for o in caught if issubclass(o.category, ConvergenceWarning)]
         asked = [self.asked[cast.key] for cast in casts]
         endings = [(each.train_loss, each.train_accuracy) for each in asked]
-        plain, tensors = pack({"found": found, "endings": endings, "doubts": doubts})
+        plain, tensors = pack(
+            {
+                "found": found,
+                "endings": endings,
+                "doubts": doubts,
+                "device": device_name(self.device),
+            }
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         text = torch.tensor(list(json.dumps(plain).encode()), dtype=torch.uint8)
         write_tensors(path, {**tensors, "plain": text})
@@ -308,6 +317,11 @@ class Workshop:
         # Last, so that weights without it are those of an unfinished training.
         write_bytes(folder / "cast.json", (json.dumps(facts, indent=1) + "\n").encode())
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+
+def device_name(device: torch.device) -> str:
+    """Return what a record says of where it was made."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def _last(history: torch.Tensor | None) -> list[float] | None:

@@ -44,8 +44,8 @@ from eigenscape.studies._wu_bounds_rows import (
     refuted,
     sheets,
 )
-from eigenscape.studies.study import Outcome, Setting, Study, device_name
-from eigenscape.studies.workshop import Workshop
+from eigenscape.studies.study import Outcome, Setting, Study
+from eigenscape.studies.workshop import Workshop, device_name
 from eigenscape.train import SGD, Recipe, fit
 
 _TEST = "test-error.json"

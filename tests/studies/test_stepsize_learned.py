@@ -87,10 +87,11 @@ def test_parts_are_kept_and_a_case_that_lacks_one_is_left_out(
     for part in stepsize_learned.parts(options, data)[:-1]:  # SGD of the second case is missing
         stepsize_learned.finish(part, options, data, test, workshop)
     partly = stepsize_learned.measure_finished(setting, workshop)
-    assert partly.notes == ("Not run: 30 samples, 20% noise.",)
+    words = "Rules, and SGD of each case: {} on CPU."
+    assert partly.notes == ("Not run: 30 samples, 20% noise.", words.format(3))
     assert partly.sheets[0].columns["optimiser"] == ("TbT", "TbV", "SGD")
     monkeypatch.setattr(stepsize_learned, "learn_rule", None)  # would fail if it were called
-    assert stepsize_learned.measure(setting, workshop).notes == ()
+    assert stepsize_learned.measure(setting, workshop).notes == (words.format(6),)
     # Another setting has other parts.
     other = Setting(options={**options, "steps": 7})
     assert stepsize_learned.measure_finished(other, workshop).measured == {}
