@@ -19,7 +19,7 @@ from eigenscape.stepsize._stepping import State, clocks, decays, is_fused, take_
 from eigenscape.stepsize.problems import Problems
 from eigenscape.stepsize.update_rule import UpdateRule
 
-MOST_STEPS = 64  # of a piece that a CUDA graph holds
+MOST_STEPS = 128  # of a piece that a CUDA graph holds: a segment has 150 on average
 # Numbers that back-propagation keeps of a weight and step, with kernels of our own (w, g, m, v, and
 # something for the networks) and without; and how many bytes it may keep in all.
 _KEPT, _MOST_BYTES = {True: 16, False: 400}, {"cpu": 2**30, "cuda": 2**33}
