@@ -21,7 +21,7 @@ from eigenscape.stepsize import UpdateRule, _fused, _segments, _stepping, draw_p
 from eigenscape.stepsize._segments import Segments
 from eigenscape.stepsize._stepping import State, clocks, decays, new_weights
 
-NETWORKS, SIZES, BATCH, STEPS = 10, (784, 100, 20, 10), 32, 128
+NETWORKS, SIZES, BATCH, STEPS = 10, (784, 100, 20, 10), 32, 150
 NUMBERS = 2 * 35 + 92
 BANDWIDTH = 4.0e12  # bytes a second that copies reach on an H200
 TILES: dict[str, list[tuple[int, int]]] = {
