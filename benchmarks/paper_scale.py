@@ -6,7 +6,8 @@ Every part is kept as it is finished: a training, a row of Table 9, a learned ru
 runs are found in the shop or in `--parts` and not done again; small new ones are copied there. When
 time is over, workers stop by themselves, and results are written of what there is. Other studies
 than `wu-bounds` and `thesis-stepsize-learned` have trainings for parts. They are then run one after
-the other on what is trained; those that keep what they measured of a cast need it trained but once.
+the other on what is trained, in what `--parts-seconds` left of the time; those that keep what they
+measured of a cast need it trained but once.
 
 Processes share a GPU well under its multi-process service (`nvidia-cuda-mps-control -d`).
 """
@@ -269,6 +270,7 @@ def main() -> None:
     parser.add_argument("--scale", default="paper", choices=("paper", "laptop"))
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--parts-seconds", type=float, help="of these, for parts; all by default")
     parser.add_argument("--shop", type=Path, default=Path("runs/paper"))
     parser.add_argument("--parts", type=Path, help="where small finished parts are kept")
     parser.add_argument("--results", type=Path, default=Path("runs/paper/results"))
@@ -283,7 +285,7 @@ def main() -> None:
     shared = (given.studies, given.scale, given.seconds, begun, given.shop, claims)
     run = Run(*shared, given.parts, given.device, given.data_dir)
     if given.claims:
-        work(run)
+        work(dataclasses.replace(run, seconds=given.parts_seconds or given.seconds))
         return
     if given.parts:
         copy_parts(given.parts, given.shop)

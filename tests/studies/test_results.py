@@ -17,12 +17,15 @@ from eigenscape.studies import (
     Outcome,
     Setting,
     Study,
+    Workshop,
     all_findings,
     read_result,
     read_results,
     results_folder,
+    stepsize_learned,
     to_json,
     write_result,
+    wu_bounds,
 )
 
 A = Claim("wu.a.x", "Fig. 1", "a", "3", low=3, high=3, why="exact")
@@ -183,3 +186,15 @@ def test_records_judge_claims_as_they_are_worded_now(result: StudyResult) -> Non
     # another number may be meant, and it must be measured again at every scale.
     recorded = {finding.id: finding.says for finding in result.findings}
     assert recorded == {claim.id: claim.says for claim in STUDIES[result.study].claims}
+
+
+def test_kept_parts_are_of_the_settings_as_they_are_now(tmp_path: Path) -> None:
+    # Parts of other settings would lie there unused for ever.
+    kept, shop = results_folder().parent / "parts", Workshop(tmp_path, torch.device("cpu"))
+    options = wu_bounds.STUDY.settings["paper"].options
+    ours = {wu_bounds._folder(name, options, shop).name for name in options["networks"]}
+    assert {path.name for path in (kept / "bounds").glob("*")} <= ours
+    rules = stepsize_learned._folder(stepsize_learned.STUDY.settings["paper"].options, shop)
+    assert {path.name for path in (kept / "rules").glob("*")} <= {rules.name}
+    rows = [path for path in (kept / "bounds").glob("*/seed-*/*.json") if "test" not in path.name]
+    assert all(json.loads(path.read_text())["device"] for path in rows)
