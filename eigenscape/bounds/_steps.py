@@ -124,6 +124,8 @@ class Steps:
     def turn(self, basis: Basis) -> None:
         """Use another basis; ς and N keep their numbers."""
         new = basis.to(self.w)
+        if self._local:
+            self._local.turn(new)
         if _shapes(new) != _shapes(self.basis):
             self.basis = _copied(new)
             self._graphs.clear()

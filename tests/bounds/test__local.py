@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eigenscape.bounds import bound_recipe, certify, make_posterior, optimise_posterior
@@ -43,6 +44,7 @@ def test_one_layer_has_the_covariance_of_networks_drawn_whole(method: str) -> No
         steps.w,
     )
     local = OutputNoise(risk, steps.basis)
+    local.turn(steps.basis)
     assert local.width == 3
     with risk.evaluating():
         means, stds = risk.space.unflatten(steps.w), [steps.log_std]
@@ -52,7 +54,9 @@ def test_one_layer_has_the_covariance_of_networks_drawn_whole(method: str) -> No
     torch.testing.assert_close(factor.T @ factor, J @ covariance @ J.T)
 
 
-def plainly(output: Tensor, x: Tensor, log_std: Tensor, noise: Tensor, layer: LayerBasis) -> Tensor:
+def plainly(
+    output: Tensor, x: Tensor, log_std: Tensor, noise: Tensor, layer: LayerBasis, _: object
+) -> Tensor:
     """Add the noise by the formula, for autograd to differentiate."""
     if layer.has_bias:
         x = torch.cat([x, torch.ones(len(x), 1)], 1)
@@ -72,15 +76,17 @@ def test_derivatives_of_the_noise_are_those_of_autograd(turned: bool, has_bias: 
     given = [torch.randn(B, m), torch.randn(B, n), 0.5 * torch.randn(m * wide)]
     given = [part.requires_grad_() for part in given]
     noise, slope = torch.randn(B, m), torch.randn(B, m)
+    # V has columns of zeros more, none, one or three: 4 and 5 inputs.
+    wider = F.pad(turns[1], (0, -wide % 4)) if turned else None
     found = []
     for add in (_Noise.apply, plainly):
-        output = add(*given, noise, layer)
+        output = add(*given, noise, layer, wider)
         found.append([output, *torch.autograd.grad(output, given, slope)])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
     # Without a slope for the inputs, as in a first layer; and inputs of zeros have no noise.
     given[1] = torch.zeros(B, n)
-    output = _Noise.apply(*given, noise, layer)
+    output = _Noise.apply(*given, noise, layer, wider)
     parts = torch.autograd.grad(output, [given[0], given[2]], slope)
     assert all(bool(part.isfinite().all()) for part in parts)
     assert has_bias or bool((output - given[0]).abs().max() < 1e-14)
