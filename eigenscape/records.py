@@ -40,6 +40,7 @@ _ROOMS = (
     "representations",
     "report",
     "bounds",
+    "studies",
 )
 _Class = TypeVar("_Class", bound=type)
 
