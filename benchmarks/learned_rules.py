@@ -13,6 +13,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -34,24 +35,10 @@ Step = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
 @contextmanager
-def changed(module: object, name: str, value: object) -> Iterator[None]:
-    """Give a module's constant another value meanwhile."""
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
-@contextmanager
 def without_kernels() -> Iterator[None]:
     """Take steps one operation at a time meanwhile."""
-
-    def never(*_: object) -> bool:
-        return False
-
-    with changed(_stepping, "is_fused", never), changed(_segments, "is_fused", never):
+    never = {"is_fused": lambda *_: False}
+    with patch.multiple(_stepping, **never), patch.multiple(_segments, **never):
         yield
 
 
@@ -109,7 +96,7 @@ def main() -> None:
         print(f"{'one by one':12s} {1e3 * seconds():8.3f} ms a step", flush=True)
     for name, choices in TILES.items():
         for choice in choices:
-            with changed(_fused, name, choice):
+            with patch.object(_fused, name, choice):
                 print(f"{name:9s} {choice!s:10s} {1e3 * seconds():8.3f} ms a step", flush=True)
 
 

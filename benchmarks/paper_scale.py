@@ -9,7 +9,8 @@ than `wu-bounds` and `thesis-stepsize-learned` have trainings for parts. They ar
 the other on what is trained, in what `--parts-seconds` left of the time; those that keep what they
 measured of a cast need it trained but once.
 
-Processes share a GPU well under its multi-process service (`nvidia-cuda-mps-control -d`).
+Processes take turns on a GPU; under its multi-process service they share it
+(`nvidia-cuda-mps-control -d`).
 """
 
 import argparse
@@ -53,7 +54,7 @@ class Task:
     """One part.
 
     Attributes:
-        name: Told apart by it.
+        name: Told apart by it; a file may have it.
         work: Does it; it returns at once where it is done already.
         is_ready: Whether what it needs is there.
     """
@@ -70,7 +71,7 @@ class Run:
     Attributes:
         studies: Names.
         scale: "paper", or "laptop" to try it out.
-        seconds: How long workers may take.
+        seconds: How long it may take.
         begun: When, by the system's clock.
         shop: Folder of the workshop.
         claims: Folder with a file for every part that some process has taken.
@@ -131,14 +132,13 @@ class Run:
     def claim(self, task: Task) -> bool:
         """Take a part, unless another process has it."""
         try:
-            (self.claims / task.name.replace("/", "-")).open("x").close()
+            (self.claims / task.name).open("x").close()
         except FileExistsError:
             return False
         return True
 
 
 def _bounds(options: Any, workshop: Workshop, claims: Path) -> Iterator[Task]:
-    names = options["networks"]
     known: dict[str, dict[int, Any]] = {}
 
     def nets(name: str) -> dict[int, Any]:
@@ -154,10 +154,9 @@ def _bounds(options: Any, workshop: Workshop, claims: Path) -> Iterator[Task]:
         return claims / f"trained {name}"
 
     def row(name: str, seed: int, method: str) -> None:
-        if bounds.read_row(name, seed, method, options, workshop) is None:
-            bounds.certified(nets(name)[seed], method, options, workshop)
+        bounds.certified(nets(name)[seed], method, options, workshop)
 
-    rows = [(name, *pair) for name in names for pair in bounds.plan(name, options)]
+    rows = [(name, *pair) for name in options["networks"] for pair in bounds.plan(name, options)]
     missing = [key for key in rows if bounds.read_row(*key, options, workshop) is None]
     for name in dict.fromkeys(key[0] for key in missing):
         yield Task(f"train {name}", lambda name=name: nets(name))

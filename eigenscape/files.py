@@ -4,10 +4,12 @@ Arrays are safetensors with a checksum of their content, so that reading one bac
 """
 
 import hashlib
+import json
 import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -109,6 +111,22 @@ def sha256(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def digest(plain: Any) -> str:
+    """Return ten hex digits that tell plain values from others, for the name of a file."""
+    text = json.dumps(plain, sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def text_tensor(text: str) -> Tensor:
+    """Return text as bytes (n,), to be written among tensors."""
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def tensor_text(tensor: Tensor) -> str:
+    """Return the text that `text_tensor` was given."""
+    return bytes(tensor.tolist()).decode()
 
 
 def _checksum(tensors: dict[str, Tensor]) -> str:

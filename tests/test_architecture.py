@@ -1,7 +1,6 @@
 """The shape of the package, read from its source with `ast` and never by importing it.
 
-The table below is the only place where it is written; `docs/design.md` shows a rendering of it, and
-a test keeps the two in step (`python tests/test_architecture.py` prints the rendering).
+The table below is the only place where it is written; `docs/design.md` renders it (run this file).
 """
 
 import ast

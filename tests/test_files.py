@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from eigenscape.errors import FileError
-from eigenscape.files import crc, read_tensors, sha256, write_bytes, write_tensors, write_with
+from eigenscape.files import (
+    crc,
+    digest,
+    read_tensors,
+    sha256,
+    tensor_text,
+    text_tensor,
+    write_bytes,
+    write_tensors,
+    write_with,
+)
 
 
 def test_tensors_come_back_bit_by_bit(tmp_path: Path) -> None:
@@ -77,3 +87,15 @@ def test_arrays_are_as_readable_as_other_files(tmp_path: Path) -> None:
     write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(1)})
     (tmp_path / "plain").write_bytes(b"")
     assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_digest_tells_values_apart_and_not_their_order() -> None:
+    assert digest({"a": (1, 2), "b": None}) == digest({"b": None, "a": [1, 2]})
+    assert len({digest(plain) for plain in ({"a": 1}, {"a": 2}, {"b": 1}, ["a", 1])}) == 4
+    assert len(digest({})) == 10
+
+
+def test_text_among_tensors(tmp_path: Path) -> None:
+    for text in ("λ₁/λ₂ on a GPU", ""):
+        write_tensors(tmp_path / "x.safetensors", {"text": text_tensor(text)})
+        assert tensor_text(read_tensors(tmp_path / "x.safetensors")["text"]) == text

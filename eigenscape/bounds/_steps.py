@@ -11,7 +11,6 @@ graph has a generator in it. On the CPU the same functions run one after the oth
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from eigenscape.bounds.posterior import Basis, LayerBasis, Posterior
 from eigenscape.bounds.recipe import BoundRecipe
 from eigenscape.errors import InvalidArgumentError
 from eigenscape.risk import EmpiricalRisk
-from eigenscape.train import record_graph
+from eigenscape.train import has_kernels, record_graph
 
 _DECAY, _EPSILON = 0.9, 1e-8
 # Steps whose noise is drawn together and which one graph holds, at most, and its memory.
@@ -328,13 +327,8 @@ class Steps:
 
 def is_fused(recipe: BoundRecipe, like: Tensor) -> bool:
     """Tell whether such parameters are moved in kernels of their own (`_fused.py`)."""
-    return (
-        like.is_cuda
-        and like.dtype == torch.float32
-        and recipe.optimizer == "rmsprop"
-        and recipe.covariance == "diagonal"
-        and find_spec("triton") is not None
-    )
+    is_plain = recipe.optimizer == "rmsprop" and recipe.covariance == "diagonal"
+    return is_plain and has_kernels(like)
 
 
 def _triangles(basis: Basis, w: Tensor) -> list[Tensor]:

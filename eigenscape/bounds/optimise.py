@@ -36,7 +36,7 @@ from eigenscape.bounds.posterior import (
 from eigenscape.bounds.recipe import BoundRecipe
 from eigenscape.checkpoint import Checkpoint
 from eigenscape.errors import require_count
-from eigenscape.files import crc
+from eigenscape.files import crc, tensor_text, text_tensor
 from eigenscape.precision import full_precision
 from eigenscape.progress import Progress, ProgressCallback, Ticker
 from eigenscape.records import Columns, Record, Status
@@ -289,8 +289,7 @@ class _Session:
             for place, rotation in enumerate(layer.rotations):
                 state[f"basis.{number}.rotation.{place}"] = rotation
             layout.append((layer.name, layer.kind, layer.start, layer.size, layer.has_bias))
-        text = json.dumps(layout).encode()
-        state["layout"] = torch.tensor(list(text), dtype=torch.uint8)
+        state["layout"] = text_tensor(json.dumps(layout))
         state["history"] = self._history
         state["done"] = torch.tensor(self._done)
         state["seconds"] = torch.tensor(self._seconds, dtype=torch.float64)
@@ -302,7 +301,7 @@ class _Session:
             for number, tensor in enumerate(tensors):
                 tensor.copy_(saved[f"{name}.{number}"])
         layers = []
-        for number, facts in enumerate(json.loads(bytes(saved["layout"].tolist()))):
+        for number, facts in enumerate(json.loads(tensor_text(saved["layout"]))):
             mark = f"basis.{number}.rotation."
             rotations = [saved[name] for name in sorted(saved) if name.startswith(mark)]
             values = saved[f"basis.{number}.eigenvalues"].to(self._risk.device)

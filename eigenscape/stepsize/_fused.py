@@ -52,7 +52,8 @@ def moved(rule: UpdateRule, state: Places, g: Tensor, clock: Tensor, taken: Tens
         w, m and v after it. Slopes can be propagated through them once.
     """
     parts = (part.contiguous() for part in (*state, g, *rule.parameters, clock, taken))
-    found: Places = _Step.apply(*parts, rule.scale, rule.exponent)  # type: ignore[no-untyped-call]
+    step: type[Function] = _Step  # PyTorch gives `apply` no types
+    found: Places = step.apply(*parts, rule.scale, rule.exponent)
     return found
 
 

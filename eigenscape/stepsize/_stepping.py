@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from eigenscape.stepsize import _stacked_mlp as mlp
 from eigenscape.stepsize.problems import Problems
 from eigenscape.stepsize.update_rule import DECAYS, UpdateRule, step_features, weight_features
+from eigenscape.train import has_kernels
 
 MOST_HIDDEN = 64  # units of a rule that the kernels hold
 
@@ -64,13 +64,8 @@ def take_step(
 
 def is_fused(rule: UpdateRule, like: Tensor) -> bool:
     """Tell whether steps on such weights have kernels of their own (`_fused.py`)."""
-    return (
-        like.is_cuda
-        and like.dtype == torch.float32
-        and len(rule.biases) == 2
-        and len(rule.biases[0]) <= MOST_HIDDEN
-        and find_spec("triton") is not None
-    )
+    is_small = len(rule.biases) == 2 and len(rule.biases[0]) <= MOST_HIDDEN
+    return is_small and has_kernels(like)
 
 
 def moved(

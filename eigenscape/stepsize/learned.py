@@ -100,7 +100,7 @@ def learn_rule(
     670 on the way back; memory for 11 numbers a weight and problem where each piece of a
     segment begins, and for 400 at each step of one piece. On a CUDA device a piece is one launch;
     and in float32, with Triton and a rule of one hidden layer of at most 64, kernels of our own
-    read or write about 40 and 115 numbers in place of 380 and 670, and keep 12 in place of 400.
+    read or write 35 and 92 numbers besides the networks' own, and keep 12 in place of 400.
 
     Args:
         inputs: Features of the samples (N, d); their dtype and device are used.

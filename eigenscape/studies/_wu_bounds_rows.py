@@ -1,7 +1,6 @@
 """From certificates to the study's numbers, tables, notes and picture."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -18,6 +17,7 @@ from eigenscape.studies._wu_bounds_claims import (
     plain,
 )
 from eigenscape.studies.claim import Measured
+from eigenscape.studies.workshop import counted
 
 # The order that the paper has, one step at a time.
 PAIRS = (("appr", "base"), ("iter", "appr"))
@@ -132,9 +132,7 @@ def missing(keys: list[tuple[str, int, str]]) -> tuple[str, ...]:
 
 def devices(rows: Sequence[Row]) -> tuple[str, ...]:
     """Say where rows were computed."""
-    counts = Counter(row.device for row in rows)
-    told = (f"{count} on {device}" for device, count in sorted(counts.items()))
-    return (f"Rows were computed: {', '.join(told)}.",) if counts else ()
+    return (f"Rows were computed: {counted(row.device for row in rows)}.",) if rows else ()
 
 
 def refuted(rows: Sequence[Row]) -> tuple[str, ...]:

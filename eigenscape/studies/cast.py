@@ -2,8 +2,6 @@
 
 import copy
 import dataclasses
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ from torch import nn
 from eigenscape import data as data_room
 from eigenscape.data import DataSet
 from eigenscape.errors import InvalidArgumentError, require_choice
-from eigenscape.files import crc
+from eigenscape.files import crc, digest
 from eigenscape.models import build
 from eigenscape.train import Recipe
 
@@ -131,8 +129,7 @@ class Cast:
         """A folder's name that no other cast has."""
         plain = re.sub(r"[^a-z0-9]+", "-", f"{self.model}-{self.data}".lower()).strip("-")
         what = self.settings() | {"own": self.own and self.own.fingerprint()}
-        digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
-        return f"{plain}-{digest[:10]}"
+        return f"{plain}-{digest(what)}"
 
     def settings(self) -> dict[str, Any]:
         """Return what was trained, in plain values."""

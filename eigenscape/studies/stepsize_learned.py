@@ -4,10 +4,7 @@ TbT: the meta-objective is the loss on the samples that are fitted; TbV: on a he
 Cases are pairs of samples a problem has and the share of its labels that are drawn anew.
 """
 
-import hashlib
 import itertools
-import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.data import load
-from eigenscape.files import read_tensors, write_tensors
+from eigenscape.files import digest, read_tensors, tensor_text, text_tensor, write_tensors
 from eigenscape.records import Status
 from eigenscape.report import Axis, Band, Line, Mark, Panel, Picture
 from eigenscape.stepsize import (
@@ -31,7 +28,7 @@ from eigenscape.studies._draw import curve, rounded
 from eigenscape.studies._tables import sheet
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.study import Outcome, Setting, Study
-from eigenscape.studies.workshop import Workshop, device_name
+from eigenscape.studies.workshop import Workshop, counted, device_name
 
 _OBJECTIVES = {"TbT": "training", "TbV": "validation"}
 _TINTS = {"TbT": "gauss_newton", "TbV": "hessian", "SGD": "muted"}
@@ -207,15 +204,13 @@ def finish(
     place.parent.mkdir(parents=True, exist_ok=True)
     kept = {name: getattr(course, name) for name in _COURSE}
     kept |= {"meta_losses": losses, "skipped": torch.tensor(skipped)}
-    device = torch.tensor(list(device_name(workshop.device).encode()), dtype=torch.uint8)
-    write_tensors(place, {**kept, "device": device})
+    write_tensors(place, {**kept, "device": text_tensor(device_name(workshop.device))})
 
 
 def _folder(options: Mapping[str, Any], workshop: Workshop) -> Path:
     """Return where parts of this setting are; which of them there are does not decide over it."""
-    deciding = {key: options[key] for key in sorted(options) if key not in ("cases", "num_rules")}
-    digest = hashlib.sha256(json.dumps(deciding, default=list).encode()).hexdigest()[:10]
-    return workshop.folder / "rules" / f"{options['data']}-{digest}"
+    deciding = {key: options[key] for key in options if key not in ("cases", "num_rules")}
+    return workshop.folder / "rules" / f"{options['data']}-{digest(deciding)}"
 
 
 def _descent(
@@ -255,12 +250,12 @@ def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
     notes = [f"Not run: {_name(case)}." for case in left_out]
     found: dict[Case, dict[str, list[Course]]] = {}
     learned: dict[Case, dict[str, tuple[float, ...]]] = {}
-    devices: Counter[str] = Counter()
+    devices: list[str] = []
     for part in wanted:
         if part.case in left_out:
             continue
         kept = read_tensors(folder / part.file)
-        devices[bytes(kept["device"].tolist()).decode()] += 1
+        devices.append(tensor_text(kept["device"]))
         course = Course(Status(True, ""), 0, part.seed, *(kept[name] for name in _COURSE))
         found.setdefault(part.case, {}).setdefault(part.name, []).append(course)
         if part.name != "SGD":
@@ -273,8 +268,7 @@ def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
             )
     if not found:
         return Outcome({}, notes=tuple(notes))
-    told = ", ".join(f"{count} on {device}" for device, count in sorted(devices.items()))
-    notes.append(f"Rules, and SGD of each case: {told}.")
+    notes.append(f"Rules, and SGD of each case: {counted(devices)}.")
     names = ("samples", "noise", "optimiser", "rule", "training accuracy", "test accuracy")
     rows = [
         (*case, name, rule, float(train.mean()), float(tests.mean()), float(tests.std()))

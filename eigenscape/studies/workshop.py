@@ -6,11 +6,11 @@ so that a study can be put together from several runs, whose networks are long g
 """
 
 import dataclasses
-import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,14 @@ from torch import nn
 
 from eigenscape.data import DataSet
 from eigenscape.errors import ConvergenceWarning, FileError, RunError
-from eigenscape.files import read_tensors, write_bytes, write_tensors
+from eigenscape.files import (
+    digest,
+    read_tensors,
+    tensor_text,
+    text_tensor,
+    write_bytes,
+    write_tensors,
+)
 from eigenscape.losses import CrossEntropy
 from eigenscape.progress import ProgressCallback
 from eigenscape.records import pack, unpack
@@ -188,12 +195,13 @@ class Workshop:
             return measure()
         if path.is_file():
             tensors = read_tensors(path)
-            kept = unpack(json.loads(bytes(tensors.pop("plain").tolist())), tensors)
+            kept = unpack(json.loads(tensor_text(tensors.pop("plain"))), tensors)
             for cast, (loss, accuracy) in zip(casts, kept["endings"], strict=True):
                 self.asked[cast.key] = Trained(cast, loss, accuracy, kept["device"])
             for doubt in kept["doubts"]:
                 warnings.warn(doubt, ConvergenceWarning, stacklevel=2)
-            return kept["found"]  # type: ignore[no-any-return]
+            again: T = kept["found"]
+            return again
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             found = measure()
@@ -211,8 +219,7 @@ class Workshop:
             }
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = torch.tensor(list(json.dumps(plain).encode()), dtype=torch.uint8)
-        write_tensors(path, {**tensors, "plain": text})
+        write_tensors(path, {**tensors, "plain": text_tensor(json.dumps(plain))})
         return found
 
     def part_file(
@@ -222,9 +229,7 @@ class Workshop:
         if self.parts is None:
             return None
         deciding = [[cast.key for cast in casts], dict(options), str(self.dtype)]
-        text = json.dumps(deciding, sort_keys=True, default=list)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        return self.parts / study / f"{casts[0].key}-{digest}.safetensors"
+        return self.parts / study / f"{casts[0].key}-{digest(deciding)}.safetensors"
 
     def portrait(
         self,
@@ -317,6 +322,11 @@ class Workshop:
         # Last, so that weights without it are those of an unfinished training.
         write_bytes(folder / "cast.json", (json.dumps(facts, indent=1) + "\n").encode())
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+
+def counted(devices: Iterable[str]) -> str:
+    """Say how many were made on which device."""
+    return ", ".join(f"{count} on {name}" for name, count in sorted(Counter(devices).items()))
 
 
 def device_name(device: torch.device) -> str:

@@ -1,7 +1,6 @@
 """Wu Tables 1 and 9, Figs 7 and 30: PAC-Bayes bounds in the eigenbases of layers."""
 
 import dataclasses
-import hashlib
 import json
 import math
 import shutil
@@ -22,7 +21,7 @@ from eigenscape.bounds import (
 )
 from eigenscape.data import DataSet, load
 from eigenscape.errors import EigenscapeError
-from eigenscape.files import read_tensors, write_bytes
+from eigenscape.files import digest, read_tensors, write_bytes
 from eigenscape.losses import CrossEntropy
 from eigenscape.models import build
 from eigenscape.risk import EmpiricalRisk
@@ -72,8 +71,7 @@ _DECIDING = (
 def _digest(options: Mapping[str, Any]) -> str:
     """Return what tells one setting's folders from another's, and from an older layout's."""
     kept = {"layout": 4, **{key: options[key] for key in _DECIDING if key in options}}
-    text = json.dumps(kept, sort_keys=True, default=list)
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    return digest(kept)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

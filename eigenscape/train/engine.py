@@ -68,7 +68,7 @@ class Engine:
         loop = stack.size == 1 or _has_convolutions(stack.model, _WIDE if on_gpu else 1)
         stack.use_vmap = self.stacking == "vmap" or (self.stacking == "auto" and not loop)
         stack.convolution = self.convolution
-        if self.convolution == "auto" and on_gpu and _can_fuse(stack):
+        if self.convolution == "auto" and has_kernels(stack.theta):
             stack.convolution = "fused"
         elif self.convolution == "auto":
             # cuDNN has a fair grouped kernel for TF32, none for float32.
@@ -370,8 +370,10 @@ def choose_stacking(stack: Stack, trial: Callable[[], None]) -> None:
         )
 
 
-def _can_fuse(stack: Stack) -> bool:
-    return stack.theta.dtype == torch.float32 and find_spec("triton") is not None
+def has_kernels(like: Tensor) -> bool:
+    """Tell whether kernels of our own can work on a tensor: float32 on a GPU, with Triton."""
+    is_single = like.is_cuda and like.dtype == torch.float32
+    return is_single and find_spec("triton") is not None
 
 
 def _has_convolutions(model: nn.Module, width: int) -> bool:

@@ -4,6 +4,7 @@ Without a GPU Triton interprets them; sizes are unequal, so that a swapped index
 """
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -64,6 +65,12 @@ def after(
     return [part.detach().double() for part in state], [part.double() for part in slopes]
 
 
+def both(rule: UpdateRule, given: list[Tensor], steps: int = 1) -> list[Any]:
+    """Return the same of our kernels, and of PyTorch's operations in float64."""
+    kinds = ((_fused.moved, torch.float32), (moved, torch.float64))
+    return [after(step, rule, given, dtype, steps) for step, dtype in kinds]
+
+
 def compare(ours: list[Tensor], theirs: list[Tensor], names: tuple[str, ...], rtol: float) -> None:
     # Relative to the largest of a tensor (of a decay's row): sums of many terms may cancel.
     for name, one, other in zip(names, ours, theirs, strict=True):
@@ -78,20 +85,14 @@ def compare(ours: list[Tensor], theirs: list[Tensor], names: tuple[str, ...], rt
 @pytest.mark.parametrize(("hidden", "n"), [(7, 300), (32, 200), (64, 150), (1, 50)])
 def test_a_step_and_its_slopes(hidden: int, n: int) -> None:
     rule, given = some_rule(hidden), places(n)
-    ours, theirs = (
-        after(step, rule, given, dtype)
-        for step, dtype in ((_fused.moved, torch.float32), (moved, torch.float64))
-    )
+    ours, theirs = both(rule, given)
     compare(ours[0], theirs[0], ("w", "m", "v"), 2e-6)
     compare(ours[1], theirs[1], NAMES, 1e-5)
 
 
 def test_slopes_pass_through_two_steps() -> None:
     rule, given = some_rule(7), places(150)
-    ours, theirs = (
-        after(step, rule, given, dtype, steps=2)
-        for step, dtype in ((_fused.moved, torch.float32), (moved, torch.float64))
-    )
+    ours, theirs = both(rule, given, steps=2)
     compare(ours[0], theirs[0], ("w", "m", "v"), 5e-6)
     compare(ours[1], theirs[1], NAMES, 3e-5)
 
@@ -112,10 +113,7 @@ def test_tiny_gradients_are_seen() -> None:
     # v of order 1e-22, whose squares float32 does not have, gets slopes of order 1e22.
     rule, given = some_rule(7), places(90, size=1e-11)
     rule.weights[0][:, 12:22] = 0  # 1/√v is 1e4 for all but its rounding, which float64 has not
-    ours, theirs = (
-        after(step, rule, given, dtype)
-        for step, dtype in ((_fused.moved, torch.float32), (moved, torch.float64))
-    )
+    ours, theirs = both(rule, given)
     compare(ours[0], theirs[0], ("w", "m", "v"), 2e-6)
     # Slopes of the unused columns are features times slopes, and rounding where 1/√v is flat.
     ours[1][4][:, 12:22] = theirs[1][4][:, 12:22]
@@ -126,10 +124,7 @@ def test_tiny_gradients_are_seen() -> None:
 def test_a_feature_that_is_the_same_for_all_weights() -> None:
     rule, given = some_rule(7), places(90)
     given[0][:], given[1][:, 1], given[3][:] = 0.7, -2.0, 0.1
-    ours, theirs = (
-        after(step, rule, given, dtype)
-        for step, dtype in ((_fused.moved, torch.float32), (moved, torch.float64))
-    )
+    ours, theirs = both(rule, given)
     compare(ours[0], theirs[0], ("w", "m", "v"), 2e-6)
     compare(ours[1], theirs[1], NAMES, 1e-5)
 
