@@ -103,9 +103,10 @@ class CrossEntropy(Loss):
         """Return Σℓ and the number (or weight) of terms."""
         z, y, is_index = self.aligned(output, target)
         weights = None if self.class_weights is None else self.class_weights.to(z)
+        # Positions as samples: PyTorch's kernel for them apart is not deterministic on a GPU.
         total = F.cross_entropy(
-            z,
-            y,
+            z.movedim(1, -1).flatten(0, -2),
+            y.flatten() if is_index else y.movedim(1, -1).flatten(0, -2),
             weight=weights,
             reduction="sum",
             label_smoothing=self.label_smoothing,

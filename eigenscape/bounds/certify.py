@@ -283,7 +283,8 @@ class _Draws:
                 noise.append(self._noise())
                 if self._per_draw is not None:
                     index.append(self._examples(self._per_draw))
-            rows = self._home.draw(torch.stack(noise, dim=1)).T.to(self._risk.dtype)
+            # Columns, but a network's numbers side by side in memory.
+            rows = self._home.draw(torch.stack(noise).T).T.to(self._risk.dtype)
             self._errors.append(self._task.errors(rows, torch.stack(index) if index else None))
             done += len(noise)
             if self._checkpoint is not None and (done - saved >= self._every or done == count):

@@ -29,7 +29,7 @@ if len(DECAYS) != 5 or NUM_FEATURES + 1 != _INPUTS:
     raise AssertionError("the kernels are written for 22 features of a weight and 9 of a step")
 
 # Columns of a tile, and warps, of each kernel.
-_SEE, _MOVE, _BACK, _THROUGH = (256, 4), (128, 4), (128, 4), (512, 4)
+_SEE, _MOVE, _BACK, _THROUGH = (256, 4), (128, 4), (64, 2), (512, 4)
 _EACH = 8  # tiles that one program of the first kernel sees
 _PROGRAMS = 528  # on the way back, which each add up many tiles: four for each unit of a large GPU
 # Products of matrix units: three in TF32 for one, which together have the precision of float32.
