@@ -107,9 +107,12 @@ class Run:
             raise OverError
 
     def keep(self) -> None:
-        """Copy small parts that are new."""
+        """Copy small parts that are new; one process at a time, as all see the same ones."""
         if self.parts:
-            copy_parts(self.shop, self.parts)
+            self.shop.mkdir(parents=True, exist_ok=True)
+            with (self.shop / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                copy_parts(self.shop, self.parts)
 
     def say(self, text: str) -> None:
         """Print, with the time."""
