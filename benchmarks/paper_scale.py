@@ -185,7 +185,7 @@ def _rules(options: Any, workshop: Workshop) -> Iterator[Task]:
 
 
 def work(run: Run) -> None:
-    """Do parts until none is left or time is over."""
+    """Do parts until none is left or time is over; one that fails is said, and left."""
     tasks = list(run.tasks(run.workshop()))
     try:
         while tasks:
@@ -197,14 +197,17 @@ def work(run: Run) -> None:
                 time.sleep(0.5)
                 continue
             begun = time.time()
-            task.work()
+            try:
+                task.work()
+            except OverError:
+                raise
+            except Exception:
+                run.say(f"{task.name} failed: {traceback.format_exc()}")
+                continue
             run.keep()
             run.say(f"{task.name}: {time.time() - begun:.1f} s")
     except OverError:
         run.say("time is over")
-    except Exception:
-        run.say(traceback.format_exc())
-        raise
 
 
 def record(run: Run, study: Study, folder: Path) -> None:

@@ -122,19 +122,41 @@ def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
 
 def train(name: str, options: Mapping[str, Any], workshop: Workshop) -> list[_Net]:
     """Train the networks of all seeds side by side, or find them trained."""
-    data, test = (_data(name, split, options, workshop) for split in ("train", "test"))
     folder, seeds = _folder(name, options, workshop), tuple(options["seeds"])
+    data = _data(name, "train", options, workshop)
+
+    def weights(seed: int, epoch: int) -> Path:
+        return folder / "weights" / f"seed-{seed}" / f"epoch-{epoch:04d}.safetensors"
+
+    last = options["training"]["epochs"]
+    if not all(
+        path.is_file()
+        for seed in seeds
+        for path in (folder / f"seed-{seed}" / _TEST, weights(seed, 0), weights(seed, last))
+    ):
+        _fit(name, options, workshop, data, folder)
+    nets = []
+    for seed in seeds:
+        model = _network(name, data, options, seed)
+        model.load_state_dict(read_tensors(weights(seed, last)))
+        before = read_tensors(weights(seed, 0))
+        own = folder / f"seed-{seed}"
+        nets.append(_Net(seed, model.to(workshop.device), before, data, own))
+    return nets
+
+
+def _fit(
+    name: str, options: Mapping[str, Any], workshop: Workshop, data: DataSet, folder: Path
+) -> None:
+    """Train, and write the weights from before and after, and errors on the test set."""
+    seeds = tuple(options["seeds"])
     recipe = Recipe(**options["training"], optimizer=SGD(**options["sgd"]))
-
-    def make(seed: int) -> nn.Module:
-        return _network(name, data, options, seed)
-
     training = fit(
-        make,
+        lambda seed: _network(name, data, options, seed),
         data,
         recipe,
         seeds=seeds,
-        test=test,
+        test=_data(name, "test", options, workshop),
         evaluate_every=recipe.epochs,
         keep=folder / "weights",
         keep_epochs=(0,),
@@ -144,16 +166,11 @@ def train(name: str, options: Mapping[str, Any], workshop: Workshop) -> list[_Ne
     )
     training.require_converged()
     accuracy = training.test_accuracy
-    nets = []
     for place, seed in enumerate(seeds):
         error = float("nan") if accuracy is None else 1.0 - float(accuracy[-1, place])
-        before = read_tensors(folder / "weights" / f"seed-{seed}" / "epoch-0000.safetensors")
-        model = training.load_into(make(seed), seed).to(workshop.device)
         own = folder / f"seed-{seed}"
         own.mkdir(parents=True, exist_ok=True)
         write_bytes(own / _TEST, json.dumps(error).encode())
-        nets.append(_Net(seed, model, before, data, own))
-    return nets
 
 
 def _network(name: str, data: DataSet, options: Mapping[str, Any], seed: int) -> nn.Module:

@@ -1,14 +1,17 @@
 """The benchmark that runs studies part by part: all parts, once each, and kept."""
 
+import dataclasses
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import paper_scale
 from benchmarks.paper_scale import Run, copy_parts, record, work
 from eigenscape.studies import read_result
+from eigenscape.studies import wu_bounds as bounds
 from tests.studies.conftest import shrunk_study
 
 KEPT = ["wu-autocorrelation", "wu-full-hessian", "wu-overlap"]  # by cast
@@ -83,3 +86,22 @@ def test_a_study_of_some_of_its_networks_says_so(tmp_path: Path) -> None:
     result = read_result(tmp_path / "results" / "wu-autocorrelation-laptop.json")
     assert f"Not run: {', '.join(cast.label for cast in others)}." in result.notes[0]
     assert set(result.sheets[0].columns["network"]) == {first.model}
+
+
+def test_a_part_that_fails_is_said_and_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = bounds.certified
+
+    def certified(net: Any, method: str, *others: Any) -> None:
+        if method == "appr":
+            raise RuntimeError("the moon is full")
+        real(net, method, *others)
+
+    monkeypatch.setattr(bounds, "certified", certified)
+    work(dataclasses.replace(a_run(tmp_path), studies=["wu-bounds"]))
+    told = capsys.readouterr().out
+    assert "T-3 0 appr failed: Traceback" in told
+    assert "the moon is full" in told
+    kept = {path.stem for path in (tmp_path / "parts").glob("bounds/*/seed-0/*.json")}
+    assert kept == {"base", "iter", "iter-m", "iter-index", "test-error"}
