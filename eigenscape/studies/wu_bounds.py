@@ -380,9 +380,7 @@ STUDY = Study(
             "Dziugaite and Roy's paper all examples). Training "
             "and optimisation round float32 products to TF32, bases and certificates do not. Each "
             "of the 50 000 networks drawn is judged on 1024 examples, drawn for it alone with "
-            "replacement; the certificates say the same with the same δ'. One row is left out, and "
-            "to be run again: ITER.M of T-1200 had 0.190, with bases that the solver drew anew at "
-            "each refresh where eigenvalues are 0, which mixed variances; they no longer do.",
+            "replacement; the certificates say the same with the same δ'.",
         ),
     },
     measure=measure,
