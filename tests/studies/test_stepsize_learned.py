@@ -11,7 +11,7 @@ from eigenscape.records import Status
 from eigenscape.report import Band, Line, StudyResult
 from eigenscape.stepsize import Course, UpdateRule, draw_problems, learn_rule, train_networks
 from eigenscape.studies import STUDIES, stepsize_learned
-from eigenscape.studies.stepsize_learned import _NEW, _numbers, _picture, _words
+from eigenscape.studies.stepsize_learned import _NEW, _numbers, _picture, _place, _words
 from eigenscape.studies.study import Setting
 from eigenscape.studies.workshop import Workshop
 from tests.studies.conftest import SMALL, numbers_of
@@ -97,8 +97,30 @@ def test_parts_are_kept_and_a_case_that_lacks_one_is_left_out(
     assert stepsize_learned.measure_finished(other, workshop).measured == {}
 
 
+def test_with_fewest_samples_rules_may_be_learned_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**STUDIES[NAME].settings["laptop"].options, **SMALL[NAME], "num_rules": 1}
+    longer = {**options, "few": {"num_trajectories": 3}}
+    workshop, learned = Workshop(tmp_path, torch.device("cpu")), []
+
+    def learn(*_: object, num_samples: int, num_trajectories: int, **__: object) -> None:
+        learned.append((num_samples, num_trajectories))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stepsize_learned, "learn_rule", learn)
+    data, test = stepsize_learned.samples(options, workshop)
+    for part in stepsize_learned.parts(longer, data):
+        if part.name == "TbT":
+            with pytest.raises(KeyboardInterrupt):
+                stepsize_learned.finish(part, longer, data, test, workshop)
+            same = _place(part, options, workshop) == _place(part, longer, workshop)
+            assert same == (part.case[0] == 60)  # elsewhere nothing has changed
+    assert learned == [(30, 3), (30, 3), (60, 1), (60, 1)]
+
+
 def test_numbers_from_known_courses() -> None:
-    found = _numbers(FOUND)
+    found = _numbers(FOUND, FOUND)
     ours = {name.removeprefix("thesis."): m.ours for name, m in found.items()}
     assert ours == pytest.approx(
         {
@@ -115,12 +137,23 @@ def test_numbers_from_known_courses() -> None:
     over_rules = 0.1 / math.sqrt(2)  # of two that are 0.1 apart
     assert found["thesis.figure5.4b.validation-wins"].spread == pytest.approx(over_rules)
     few = {case: courses for case, courses in FOUND.items() if case == (10, 0.0)}
-    assert set(_numbers(few)) == {"thesis.figure5.4c.all-clean-equal"}
+    assert set(_numbers(few, few)) == {"thesis.figure5.4c.all-clean-equal"}
+
+
+def test_a_case_that_was_not_run_has_no_substitute() -> None:
+    more = {case: courses for case, courses in FOUND.items() if case[0] > 10}
+    ends = {"thesis.figure5.4c.all-clean-equal", "thesis.figured.1.all-noisy"}
+    assert set(_numbers(more, FOUND)) == ends
+    less = {case: courses for case, courses in FOUND.items() if case[0] < 90}
+    assert set(_numbers(FOUND, FOUND)) - set(_numbers(less, FOUND)) == {
+        *ends,
+        "thesis.figured.3.gap-shrinks",
+    }
 
 
 def test_one_rule_has_the_spread_of_its_networks() -> None:
     one = {case: {name: of[:1] for name, of in courses.items()} for case, courses in FOUND.items()}
-    fits = _numbers(one)["thesis.figure5.5.train-fits-noise"]
+    fits = _numbers(one, one)["thesis.figure5.5.train-fits-noise"]
     assert fits.spread == pytest.approx(0.02 / math.sqrt(2))
     assert not any(isinstance(mark, Band) for mark in _picture(one, "test").panels[0].marks)
 
