@@ -210,16 +210,14 @@ def work(run: Run) -> None:
         run.say("time is over")
 
 
-def record(run: Run, study: Study, folder: Path) -> None:
-    """Write the result of what there is."""
+def record(run: Run, study: Study, folder: Path, workshop: Workshop) -> None:
+    """Write the result of what there is; layers that the workshop knows are not measured again."""
     finished = {
         bounds.STUDY.name: bounds.measure_finished,
         stepsize_learned.STUDY.name: stepsize_learned.measure_finished,
     }
-    workshop = run.workshop()
     if study.name in finished:
         study = dataclasses.replace(study, measure=finished[study.name])
-        workshop.progress = None
     elif study.settings[run.scale].casts:
         setting = study.settings[run.scale]
         there = [
@@ -242,6 +240,8 @@ def record(run: Run, study: Study, folder: Path) -> None:
         run.say(f"{path}: {time.time() - begun:.1f} s")
     except OverError:
         run.say(f"{study.name}: time was over")
+    except Exception:
+        run.say(f"{study.name} failed: {traceback.format_exc()}")
 
 
 def _is_measured(cast: Cast, study: Study, scale: str, workshop: Workshop) -> bool:
@@ -300,8 +300,9 @@ def main() -> None:
     for worker in workers:
         worker.wait()
     shutil.rmtree(claims)
+    workshop = run.workshop()
     for name in given.studies:
-        record(run, STUDIES[name], given.results)
+        record(run, STUDIES[name], given.results, workshop)
     run.say("end")
 
 

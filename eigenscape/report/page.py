@@ -134,7 +134,7 @@ def _study_parts(result: StudyResult) -> _Parts:
     words = [finding.verdict for finding in result.findings]
     cards = [Card(word, short(words.count(word))) for word in dict.fromkeys(sorted(words))]
     cards.append(Card("scale", result.scale))
-    wall = f"{seconds(result.seconds)} on {result.device}"
+    wall = f"{seconds(result.seconds or None)} on {result.device}"
     blocks = [
         Block(picture, Words(picture.shows or picture.title, wall, "; ".join(picture.notes)))
         for picture in result.pictures

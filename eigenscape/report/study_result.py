@@ -103,7 +103,7 @@ class StudyResult(Record):
         pictures: The figures.
         sheets: The tables.
         notes: What a reader should know.
-        seconds: Wall time.
+        seconds: Wall time; 0 where it was put together from what earlier runs had measured.
         device: Where it ran.
     """
 

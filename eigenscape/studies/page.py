@@ -124,7 +124,8 @@ def _draw(result: StudyResult, folder: Path) -> None:
 
 
 def _provenance(result: StudyResult) -> str:
-    return f"Measured on {result.device} in {result.seconds:.0f} s."
+    time = f"in {result.seconds:.0f} s" if result.seconds else "in several runs"
+    return f"Measured on {result.device} {time}."
 
 
 def _claims(study: Study, findings: Sequence[Finding], scales: Set[str]) -> list[str]:

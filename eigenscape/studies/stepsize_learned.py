@@ -6,7 +6,7 @@ Cases are pairs of samples a problem has and the share of its labels that are dr
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +246,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     data, test = samples(setting.options, workshop)
     for part in parts(setting.options, data):
         finish(part, setting.options, data, test, workshop)
-    return measure_finished(setting, workshop)
+    return replace(measure_finished(setting, workshop), earlier=frozenset())
 
 
 def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
@@ -290,6 +290,7 @@ def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
         (_picture(found, "test"), _picture(found, "train"), _meta_picture(learned)),
         (sheet("accuracies", "Accuracies after the last step", (*names, "spread"), rows),),
         tuple(notes),
+        earlier=frozenset(devices),
     )
 
 

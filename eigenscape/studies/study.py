@@ -55,6 +55,7 @@ class Outcome:
         num_products: Products spent.
         by_name: Numbers whose ids are made from the name of a network, as far as networks go that
             the paper never had; those that no claim asks for are dropped.
+        earlier: Devices of the earlier runs in which everything was measured; none if it was now.
     """
 
     measured: dict[str, Measured]
@@ -63,6 +64,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
     num_products: int = 0
     by_name: dict[str, Measured] = field(default_factory=dict)
+    earlier: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +177,8 @@ def run_study(
             )
             if note
         ),
-        seconds=time.monotonic() - started,
-        device=device_name(workshop.device),
+        seconds=0.0 if outcome.earlier else time.monotonic() - started,
+        device=", ".join(sorted(outcome.earlier)) or device_name(workshop.device),
     )
 
 

@@ -100,7 +100,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         nets = {net.seed: net for net in train(name, setting.options, workshop)}
         for seed, method in plan(name, setting.options):
             certified(nets[seed], method, setting.options, workshop)
-    return measure_finished(setting, workshop)
+    return dataclasses.replace(measure_finished(setting, workshop), earlier=frozenset())
 
 
 def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
@@ -117,7 +117,8 @@ def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
         *devices(rows),
         *missing([key for key in wanted if key not in there]),
     )
-    return Outcome(measured(rows), pictures(rows), sheets(rows), notes)
+    earlier = frozenset(row.device for row in rows)
+    return Outcome(measured(rows), pictures(rows), sheets(rows), notes, earlier=earlier)
 
 
 def train(name: str, options: Mapping[str, Any], workshop: Workshop) -> list[_Net]:

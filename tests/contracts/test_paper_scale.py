@@ -40,11 +40,14 @@ def test_parts_are_done_kept_and_not_done_again(
     assert told.count("rule ") == 4 * (3 + 3 + 1)
     assert told.count("train ") >= 2  # T-3, and the networks of wu-spectra
     for name in NAMES:
-        record(first, paper_scale.STUDIES[name], tmp_path / "results")
+        record(first, paper_scale.STUDIES[name], tmp_path / "results", first.workshop())
     for name in NAMES:
         result = read_result(tmp_path / "results" / f"{name}-laptop.json")
         assert not any("Not run" in note for note in result.notes)
         assert any(finding.ours is not None for finding in result.findings)
+        is_made_of_parts = name in ("wu-bounds", "thesis-stepsize-learned")
+        assert (result.seconds == 0.0) == is_made_of_parts
+        assert result.device == "CPU"
     # Elsewhere, with the small parts alone: only networks that must be seen are trained again.
     second = a_run(tmp_path / "second")
     copy_parts(first.parts, second.shop)
@@ -57,7 +60,7 @@ def test_parts_are_done_kept_and_not_done_again(
     assert told.count("train ") == len({cast.key for cast in casts})
     shutil.rmtree(second.shop / "networks")
     for name in KEPT:
-        record(second, paper_scale.STUDIES[name], tmp_path / "again")
+        record(second, paper_scale.STUDIES[name], tmp_path / "again", second.workshop())
         one, two = (read_result(tmp_path / r / f"{name}-laptop.json") for r in ("results", "again"))
         assert one.findings == two.findings
         assert [note for note in two.notes if "an earlier run" not in note] == [*one.notes]
@@ -69,8 +72,8 @@ def test_parts_are_done_kept_and_not_done_again(
 def test_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     late = a_run(tmp_path, seconds=-1.0)
     work(late)
-    record(late, paper_scale.STUDIES["wu-bounds"], tmp_path / "results")
-    record(late, paper_scale.STUDIES["wu-spectra"], tmp_path / "results")
+    for name in ("wu-bounds", "wu-spectra"):
+        record(late, paper_scale.STUDIES[name], tmp_path / "results", late.workshop())
     told = capsys.readouterr().out
     assert "time is over" in told
     assert "wu-spectra: no networks are trained" in told
@@ -82,7 +85,7 @@ def test_a_study_of_some_of_its_networks_says_so(tmp_path: Path) -> None:
     run, study = a_run(tmp_path), paper_scale.STUDIES["wu-autocorrelation"]
     first, *others = study.settings["laptop"].casts
     run.workshop().networks(first)
-    record(run, study, tmp_path / "results")
+    record(run, study, tmp_path / "results", run.workshop())
     result = read_result(tmp_path / "results" / "wu-autocorrelation-laptop.json")
     assert f"Not run: {', '.join(cast.label for cast in others)}." in result.notes[0]
     assert set(result.sheets[0].columns["network"]) == {first.model}

@@ -191,6 +191,12 @@ def test_notes_and_both_scales_are_told(page: Path) -> None:
     assert "*P (paper scale).* It." in text
 
 
+def test_what_was_put_together_has_no_time(tmp_path: Path) -> None:
+    result = dataclasses.replace(result_of("paper", a=4.0), seconds=0.0, device="CPU, GPU")
+    text = write_page([STUDY], [result], tmp_path / "page.md").read_text()
+    assert "Measured on CPU, GPU in several runs." in text
+
+
 def test_networks_of_readers_are_not_on_the_page(tmp_path: Path) -> None:
     page = write_page([STUDY], [result_of("own", a=3.0)], tmp_path / "page.md")
     assert "3 have not been run" in page.read_text()
