@@ -79,6 +79,8 @@ from eigenscape.report import compare as compare
 from eigenscape.report import read_run as read_run
 from eigenscape.representations import MaskedSparseCoding as MaskedSparseCoding
 from eigenscape.risk import EmpiricalRisk as EmpiricalRisk
+from eigenscape.sharpest import curvature_traces as curvature_traces
+from eigenscape.sharpest import sharpest_samples as sharpest_samples
 from eigenscape.space import Block as Block
 from eigenscape.space import ParamSpace as ParamSpace
 from eigenscape.stepsize import best_step_size as best_step_size

@@ -113,13 +113,18 @@ class EmpiricalRisk:
         self.autocast = checked_autocast(autocast, self.dtype)
         self.space = ParamSpace.of(self._selected)
         self.ranks = ranks or Ranks()
+        self._keep_data_bytes = keep_data_bytes
+        self._take(data, batch_size, check_deterministic)
+
+    def _take(self, data: object, batch_size: int | None, check_deterministic: bool) -> None:
+        """Look at the data, cut them into batches, and probe the loss on them."""
         with self.ranks.together():
             self.batches = BatchSource(
                 data,
                 batch_size=batch_size,
                 device=self.device,
                 dtype=self.dtype,
-                keep_bytes=keep_data_bytes,
+                keep_bytes=self._keep_data_bytes,
                 ranks=self.ranks,
             )
         self.batches.keep()
@@ -213,6 +218,12 @@ class EmpiricalRisk:
         other = copy.copy(self)
         other._selected = {name: self._selected[name] for name in space.names}
         other.space = space
+        return other
+
+    def on(self, data: object) -> "EmpiricalRisk":
+        """Return the same risk of other data, as a function of the same parameters."""
+        other = copy.copy(self)
+        other._take(data, None, check_deterministic=False)
         return other
 
     def output(self, params: Params, batch: Batch) -> Any:
@@ -403,7 +414,7 @@ class EmpiricalRisk:
                 "The model uses fused attention, which has no second derivative; its math kernel "
                 "is used inside products instead (exact, more memory).",
                 SubstitutionWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         self._require_batch_free()
         return count, samples
@@ -476,21 +487,12 @@ def flat_gradient(loss: Tensor, leaves: Params) -> Tensor:
     """Return the flat float64 gradient of a scalar; leaves that it does not use give zeros."""
     if not loss.requires_grad:
         return torch.cat([torch.zeros_like(leaf).flatten() for leaf in leaves.values()]).double()
-    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    parts = [
-        torch.zeros_like(leaf) if part is None else part
-        for part, leaf in zip(found, leaves.values(), strict=True)
-    ]
-    return torch.cat([part.flatten() for part in parts]).double()
+    found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    return torch.cat([part.flatten() for part in found]).double()
 
 
 def _logits(output: Any) -> Any:
     """Take the logits out of an output object, a dict or a tuple that holds them."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, Mapping) and isinstance(output.get("logits"), Tensor):
-        return output["logits"]
-    logits = getattr(output, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
-    return output
+    is_mapping = isinstance(output, Mapping)
+    found = output.get("logits") if is_mapping else getattr(output, "logits", None)
+    return found if isinstance(found, Tensor) else output

@@ -28,6 +28,7 @@ LINES: dict[int, tuple[str, ...]] = {
         "knockout",
         "linear_operator",
         "layers",
+        "sharpest",
         "risk",
         "parameters",
         "losses",
@@ -52,6 +53,7 @@ LINES: dict[int, tuple[str, ...]] = {
 SAME_LINE: dict[str, tuple[str, ...]] = {
     "space": ("errors",),
     "partition": ("space", "errors"),
+    "dense": ("errors",),
     "files": ("errors",),
     "checkpoint": ("files", "errors"),
     "records": ("errors",),
@@ -60,6 +62,7 @@ SAME_LINE: dict[str, tuple[str, ...]] = {
     "batches": ("distributed",),
     "risk": ("parameters", "losses", "batches", "distributed"),
     "layers": ("risk", "losses", "batches"),
+    "sharpest": ("risk", "losses", "batches"),
 }
 
 # Rooms that see less than everything below them.

@@ -48,6 +48,7 @@ def eigsh(
     max_basis: int | None = None,
     basis: Place = None,
     start: Tensor | None = None,
+    search: LinearOperator | None = None,
     num_check: int = 8,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -83,13 +84,17 @@ def eigsh(
         start: Vectors (n,) or (n, q) to start from. Of a nearby operator take the sum of its
             vectors, `pairs.vectors.sum(1)`; where it differs by less than about 1e-5 of its size,
             all of them, which are then multiplied and improved one by one.
+        search: A cheaper operator near this one, or near a multiple of it, such as that of the
+            `sharpest_samples`. The iteration is run with it, and only certificates are made with
+            `operator`: what separates the two is then in the residuals. It ends at a tenth of
+            the tolerance.
         num_check: Most products spent on one look for copies that were missed; 0 for none.
         seed: Fixes the starting vectors.
         checkpoint: Folder to save to at every restart, and to resume from.
         progress: Called after each step.
 
     Returns:
-        The pairs with a residual each from a real product.
+        The pairs with a residual each from a real product. Products of both operators are counted.
 
     Raises:
         EigenscapeError: One of its kinds, for arguments that do not fit or products that are not
@@ -104,6 +109,9 @@ def eigsh(
     """
     require_symmetric(operator, "eigsh(operator)")
     n = operator.space.size
+    searched = operator if search is None else _require_size(search, n)
+    # The last digits of a search cost little, and leave room for what separates the two.
+    aim = tolerance if search is None else 0.1 * tolerance
     require_choice(which, WHICH, "eigsh(which=...)")
     most = n // 2 if which == "both" and n > 1 else n
     k = require_count(num_pairs, "eigsh(num_pairs=...)", at_most=most)
@@ -114,25 +122,25 @@ def eigsh(
     require_count(num_check, "eigsh(num_check=...)", at_least=0)
     # Tiny matrices are gone through whole: certain, and no more than n products.
     look = (num_check, _LEAST_LOOK) if n > _TINY or num_check == 0 else (n, n)
-    capacity = _capacity(operator, wanted, b, max_basis, basis)
-    rows = _starting_rows(operator, start, b, seed)
+    capacity = _capacity(searched, wanted, b, max_basis, basis)
+    rows = _starting_rows(searched, start, b, seed)
     # A basis that holds the wanted pairs, and a certificate for each.
     least = wanted + max(wanted + b, len(rows))
     limit = 100 * wanted + 500 + least if max_products is None else max_products
     require_count(limit, "eigsh(max_products=...)", at_least=least)
-    with Basis(operator, capacity, basis) as kept:
-        solver = ThickRestart(operator, k, which, tolerance, kept, b, seed, rows)
+    with Basis(searched, capacity, basis) as kept:
+        solver = ThickRestart(searched, k, which, aim, kept, b, seed, rows)
         saved = None
         if checkpoint is not None:
             key = {
                 "what": "eigsh",
                 "size": n,
-                "dtype": str(operator.dtype),
+                "dtype": str(searched.dtype),
                 "num_pairs": k,
                 "which": which,
                 "capacity": capacity,
                 "block_size": b,
-                "tolerance": tolerance,
+                "tolerance": aim,
                 "num_check": num_check,
                 "seed": seed,
                 "start": crc(solver.F),
@@ -146,23 +154,30 @@ def eigsh(
         vectors = solver.wanted_vectors()
     pairs = certify(
         operator,
-        vectors,
+        vectors.to(operator.device),
         which=which,
         tolerance=tolerance,
-        norm=solver.norm,
+        norm=solver.norm if search is None else 0.0,  # a multiple has another
         num_products=solver.num_products,
         seed=seed,
     )
-    pairs = dataclasses.replace(pairs, status=_status(pairs, solver, limit))
+    status = _status(pairs, solver, limit, is_other=search is not None)
+    pairs = dataclasses.replace(pairs, status=status)
     pairs.status.warn()
     return pairs
 
 
-def _status(pairs: EigenPairs, solver: ThickRestart, limit: int) -> Status:
+def _status(pairs: EigenPairs, solver: ThickRestart, limit: int, *, is_other: bool) -> Status:
     """Say what kept pairs from their tolerance: too few products, or products too rough."""
     if pairs.status:
         return pairs.status
     worst = f"the largest residual is {float(pairs.residuals.max()):.1e}"
+    if solver.has_converged() and is_other:
+        return Status(
+            False,
+            f"The iteration with `search` converged, but {worst} in products of the operator, more "
+            "than `tolerance` allows. Take one that is nearer to it, or a larger `tolerance`.",
+        )
     if solver.has_converged():
         return Status(
             False,
@@ -208,6 +223,14 @@ def _iterate(
             if saved is not None and looked is None:
                 saved.replace(solver.piece())
         ticker.tick(solver.num_products)
+
+
+def _require_size(search: LinearOperator, n: int) -> LinearOperator:
+    if require_symmetric(search, "eigsh(search=...)") != n:
+        raise ShapeError(
+            f"`eigsh(search=...)` must have the size of the operator, {n}; got {search.shape[0]}."
+        )
+    return search
 
 
 def _starting_rows(operator: LinearOperator, start: Tensor | None, b: int, seed: int) -> Tensor:

@@ -39,7 +39,7 @@ from eigenscape.risk import EmpiricalRisk
 
 # Intermediate results of a product stay in a processor's cache, and on a GPU within a small part of
 # its memory.
-CACHE_BYTES, GPU_BYTES = 4 * 2**20, 2**29
+CACHE_BYTES, GPU_BYTES = 16 * 2**20, 2**29
 # Rows of a Gram matrix come in blocks large enough for the product to run at full speed.
 ROWS_BYTES = 2**26
 

@@ -3,7 +3,9 @@
 import random
 
 import pytest
+import torch
 
+from benchmarks import sharpest
 from benchmarks.bars import (
     ASIDE,
     BY_HAND,
@@ -129,3 +131,11 @@ def test_the_upper_part_of_a_sweep_leaves_the_overhead_out() -> None:
     assert fit_exponent(sizes, costs)[0] < 1.5
     assert fit_exponent(*upper_part(sizes, costs))[0] == pytest.approx(2.0, abs=0.2)
     assert upper_part([1, 2, 4], [1, 2, 3]) == ([1, 2, 4], [1, 2, 3])
+
+
+def test_a_search_with_few_samples_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    small = "--data digits --model F-8^2 --epochs 6 --pairs 4 --share 0.05 --tolerance 0.5"
+    sharpest.main([*small.split(), "--threads", str(torch.get_num_threads())])
+    told = capsys.readouterr().out
+    assert told.count("alone") == told.count("search") == 4  # three layers, and all
+    assert "not converged" not in told

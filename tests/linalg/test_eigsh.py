@@ -457,3 +457,33 @@ def test_refusals() -> None:
         eigsh(A, num_pairs=2, max_basis=2)
     with pytest.raises(NonFiniteError):
         eigsh(nan_operator(), num_pairs=1)
+
+
+def test_a_search_is_made_with_one_operator_and_certified_with_another() -> None:
+    near = with_spectrum(over_a_bulk([1.0 + i for i in range(10)]))
+    shift = with_spectrum(over_a_bulk([1e-3] * 5, width=1e-5), seed=3)
+    exact, rough = Counting(near), Counting(5.0 * (near + shift))  # near a multiple
+    found = eigsh(exact, num_pairs=4, search=rough, tolerance=1e-2)
+    assert found.status
+    assert exact.count == 4  # certificates alone
+    assert found.num_products == rough.count + 4
+    residuals = (near @ found.vectors - found.vectors * found.values).norm(dim=0)
+    torch.testing.assert_close(found.residuals, residuals)
+    torch.testing.assert_close(
+        found.values, torch.linalg.eigvalsh(near).flip(0)[:4], rtol=1e-5, atol=0
+    )
+    with pytest.warns(ConvergenceWarning, match="with `search` converged"):
+        strict = eigsh(Dense(near), num_pairs=4, search=Dense(near + shift), tolerance=1e-8)
+    assert not strict.status
+
+
+def test_a_search_may_have_another_dtype() -> None:
+    A = with_spectrum(over_a_bulk([1.0 + i for i in range(10)]))
+    found = eigsh(Dense(A), num_pairs=4, search=Dense(A.float()), tolerance=1e-5)
+    assert found.vectors.dtype == torch.float64
+    torch.testing.assert_close(found.values, torch.linalg.eigvalsh(A).flip(0)[:4])
+
+
+def test_a_search_of_another_size_is_refused() -> None:
+    with pytest.raises(ShapeError, match="size of the operator, 4; got 5"):
+        eigsh(Dense(torch.eye(4)), num_pairs=1, search=Dense(torch.eye(5)))

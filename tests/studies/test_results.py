@@ -194,7 +194,13 @@ def test_kept_parts_are_of_the_settings_as_they_are_now(tmp_path: Path) -> None:
     options = wu_bounds.STUDY.settings["paper"].options
     ours = {wu_bounds._folder(name, options, shop).name for name in options["networks"]}
     assert {path.name for path in (kept / "bounds").glob("*")} <= ours
-    rules = stepsize_learned._folder(stepsize_learned.STUDY.settings["paper"].options, shop)
-    assert {path.name for path in (kept / "rules").glob("*")} <= {rules.name}
+    options = stepsize_learned.STUDY.settings["paper"].options
+    some = torch.zeros(60_000), torch.zeros(60_000)
+    rules = {
+        stepsize_learned._place(part, options, shop).relative_to(shop.folder / "rules")
+        for part in stepsize_learned.parts(options, some)
+    }
+    found = (kept / "rules").glob("*/*")
+    assert {path.relative_to(kept / "rules") for path in found} <= rules
     rows = [path for path in (kept / "bounds").glob("*/seed-*/*.json") if "test" not in path.name]
     assert all(json.loads(path.read_text())["device"] for path in rows)
