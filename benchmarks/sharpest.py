@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--share", type=float, default=1e-3)
-    parser.add_argument("--tolerance", type=float, default=2e-3)
+    parser.add_argument("--tolerance", type=float, default=5e-3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
