@@ -184,9 +184,9 @@ def _rules(options: Any, workshop: Workshop) -> Iterator[Task]:
         )
 
 
-def work(run: Run) -> None:
-    """Do parts until none is left or time is over; one that fails is said, and left."""
-    tasks = list(run.tasks(run.workshop()))
+def work(run: Run) -> bool:
+    """Do parts until none is left or time is over; tell whether none failed, which is left then."""
+    tasks, is_well = list(run.tasks(run.workshop())), True
     try:
         while tasks:
             run.check()
@@ -203,15 +203,20 @@ def work(run: Run) -> None:
                 raise
             except Exception:
                 run.say(f"{task.name} failed: {traceback.format_exc()}")
+                is_well = False
                 continue
             run.keep()
             run.say(f"{task.name}: {time.time() - begun:.1f} s")
     except OverError:
         run.say("time is over")
+    return is_well
 
 
-def record(run: Run, study: Study, folder: Path, workshop: Workshop) -> None:
-    """Write the result of what there is; layers that the workshop knows are not measured again."""
+def record(run: Run, study: Study, folder: Path, workshop: Workshop) -> bool:
+    """Write the result of what there is, and tell whether nothing failed.
+
+    Layers that the workshop knows are not measured again.
+    """
     finished = {
         bounds.STUDY.name: bounds.measure_finished,
         stepsize_learned.STUDY.name: stepsize_learned.measure_finished,
@@ -229,7 +234,7 @@ def record(run: Run, study: Study, folder: Path, workshop: Workshop) -> None:
         missing = ", ".join(cast.label for cast in setting.casts if cast not in there)
         if not there:
             run.say(f"{study.name}: no networks are trained")
-            return
+            return True
         note = f"{setting.note} Not run: {missing}.".strip() if missing else setting.note
         setting = dataclasses.replace(setting, casts=tuple(there), note=note)
         study = dataclasses.replace(study, settings={run.scale: setting})
@@ -242,6 +247,8 @@ def record(run: Run, study: Study, folder: Path, workshop: Workshop) -> None:
         run.say(f"{study.name}: time was over")
     except Exception:
         run.say(f"{study.name} failed: {traceback.format_exc()}")
+        return False
+    return True
 
 
 def _is_measured(cast: Cast, study: Study, scale: str, workshop: Workshop) -> bool:
@@ -290,20 +297,19 @@ def main() -> None:
     shared = (given.studies, given.scale, given.seconds, begun, given.shop, claims)
     run = Run(*shared, given.parts, given.device, given.data_dir)
     if given.claims:
-        work(dataclasses.replace(run, seconds=given.parts_seconds or given.seconds))
-        return
+        is_well = work(dataclasses.replace(run, seconds=given.parts_seconds or given.seconds))
+        sys.exit(not is_well)
     if given.parts:
         copy_parts(given.parts, given.shop)
     command = [sys.executable, *sys.argv, "--begun", str(begun), "--claims", str(claims)]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     workers = [subprocess.Popen(command, env=environment) for _ in range(given.workers)]
-    for worker in workers:
-        worker.wait()
+    are_well = [worker.wait() == 0 for worker in workers]
     shutil.rmtree(claims)
     workshop = run.workshop()
-    for name in given.studies:
-        record(run, STUDIES[name], given.results, workshop)
+    are_well += [record(run, STUDIES[name], given.results, workshop) for name in given.studies]
     run.say("end")
+    sys.exit(not all(are_well))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ def eigh(matrix: Tensor) -> Pairs:
 
     On a GPU those of cuSOLVER are looked at, and computed again on the host if they are not: of
     nine bases of a posterior that were made there (Kronecker factors of 600 rows, float64, H200,
-    torch 2.11) three were 2e-7, 4e-6 and 3 away from orthonormal, without any warning. LAPACK on
-    that machine's host gave up on some such matrices, which MKL's does not; they are then turned
-    before, and in the end given to another algorithm.
+    torch 2.11) three were 2e-7, 4e-6 and 3 away from orthonormal, without any warning. On that
+    machine's host LAPACK (MKL) gave up on others of them, we do not know why. So where a solver
+    fails the matrix is turned before, and in the end given to another algorithm.
 
     Args:
         matrix: Symmetric (…, n, n); only its lower triangle is read.

@@ -113,18 +113,19 @@ class EmpiricalRisk:
         self.autocast = checked_autocast(autocast, self.dtype)
         self.space = ParamSpace.of(self._selected)
         self.ranks = ranks or Ranks()
-        self._keep_data_bytes = keep_data_bytes
-        self._take(data, batch_size, check_deterministic)
+        self._cutting = batch_size, keep_data_bytes
+        self._take(data, check_deterministic)
 
-    def _take(self, data: object, batch_size: int | None, check_deterministic: bool) -> None:
+    def _take(self, data: object, check_deterministic: bool) -> None:
         """Look at the data, cut them into batches, and probe the loss on them."""
+        batch_size, keep_bytes = self._cutting
         with self.ranks.together():
             self.batches = BatchSource(
                 data,
                 batch_size=batch_size,
                 device=self.device,
                 dtype=self.dtype,
-                keep_bytes=self._keep_data_bytes,
+                keep_bytes=keep_bytes,
                 ranks=self.ranks,
             )
         self.batches.keep()
@@ -223,7 +224,7 @@ class EmpiricalRisk:
     def on(self, data: object) -> "EmpiricalRisk":
         """Return the same risk of other data, as a function of the same parameters."""
         other = copy.copy(self)
-        other._take(data, None, check_deterministic=False)
+        other._take(data, check_deterministic=False)
         return other
 
     def output(self, params: Params, batch: Batch) -> Any:

@@ -97,6 +97,8 @@ def test_operators_are_those_of_the_samples_up_to_a_factor() -> None:
     few = sharpest_samples(risk, 0.05)
     assert few.num_samples < 40
     assert few.space == risk.space
+    cut = sharpest_samples(EmpiricalRisk(model, CrossEntropy(), (x, y), batch_size=3), 0.05)
+    assert max(batch.size for batch in cut.batches) == 3  # cut as the whole was
     G, part = GaussNewton(risk).to_dense(), GaussNewton(few).to_dense() * few.num_samples / 40
     rest = torch.linalg.eigvalsh(G - part)
     assert rest.min() > -1e-12  # what was left out has no negative eigenvalue
@@ -110,10 +112,11 @@ def test_a_search_with_them_is_certified_with_all() -> None:
     risk = EmpiricalRisk(model, CrossEntropy(), data)
     G = GaussNewton(risk)
     few = sharpest_samples(risk, 0.01)
-    found = eigsh(G, num_pairs=3, search=GaussNewton(few), tolerance=0.2)
+    # Residuals of about 0.01 λ make eigenvalues wrong by their square over a gap.
+    found = eigsh(G, num_pairs=3, search=GaussNewton(few), tolerance=0.1)
     dense = G.to_dense()
     torch.testing.assert_close(
-        found.values, torch.linalg.eigvalsh(dense).flip(0)[:3], rtol=0.01, atol=0
+        found.values, torch.linalg.eigvalsh(dense).flip(0)[:3], rtol=1e-3, atol=0
     )
     residuals = (dense @ found.vectors - found.vectors * found.values).norm(dim=0)
     torch.testing.assert_close(found.residuals, residuals, rtol=1e-6, atol=1e-12)

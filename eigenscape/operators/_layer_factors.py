@@ -38,7 +38,7 @@ from eigenscape.operators._roots import exact_roots, have_exact_roots
 from eigenscape.risk import EmpiricalRisk
 
 # Intermediate results of a product stay in a processor's cache, and on a GPU within a small part of
-# its memory.
+# its memory. Smaller chunks are slower for many columns: each adds a whole result in float64.
 CACHE_BYTES, GPU_BYTES = 16 * 2**20, 2**29
 # Rows of a Gram matrix come in blocks large enough for the product to run at full speed.
 ROWS_BYTES = 2**26

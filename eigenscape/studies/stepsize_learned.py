@@ -209,7 +209,7 @@ def finish(
 
 def _learning(part: Part, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return how its rule is learned; with fewest samples it may be for longer."""
-    fewest = min(n for n, _ in options["cases"] if n is not None)
+    fewest = min((n for n, _ in options["cases"] if n is not None), default=None)
     return {**options["learning"], **(options["few"] if part.case[0] == fewest else {})}
 
 
@@ -395,7 +395,7 @@ def _meta_picture(learned: Mapping[Case, Mapping[str, tuple[float, ...]]]) -> Pi
             curve(values, _TINTS[name], name if place == 0 else None)
             for name, values in curves.items()
         ]
-        panels.append(Panel(marks, Axis("segment"), Axis("meta-objective"), _name(case)))
+        panels.append(Panel(marks, Axis("segment"), Axis("meta-objective", log=True), _name(case)))
     return Picture(
         "meta-objectives",
         "The meta-objective while rules are learned",
@@ -462,8 +462,8 @@ STUDY = Study(
             "100 problems, about 12 000 steps of the rule. (After one run of each, ten problems "
             "sharing a step, 240 steps in all, such rules fitted the samples within 100 steps and "
             "then lost what they had, down to guessing.) With more samples those 240 steps are "
-            f"what there is, and rules learn well. {_OURS} 4000 steps at every size, where the "
-            "thesis has 40 000 with all samples.",
+            "what there is, and test accuracies are between 0.05 below tuned SGD's and 0.01 above. "
+            f"{_OURS} 4000 steps at every size, where the thesis has 40 000 with all samples.",
         ),
     },
     measure=measure,

@@ -19,7 +19,13 @@ from eigenscape.records import Status
 from eigenscape.report import Picture, Sheet, StudyResult
 from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured, summary
-from eigenscape.studies.workshop import Networks, Trained, Workshop, device_name
+from eigenscape.studies.workshop import (
+    Networks,
+    Trained,
+    Workshop,
+    device_name,
+    told_again,
+)
 
 SCALES = ("laptop", "paper")
 DOUBT = " Not everything converged: "
@@ -143,7 +149,7 @@ def run_study(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
         outcome = study.measure(setting, shop)
-    doubts = _told_again(caught)
+    doubts = told_again(caught)
     unknown = sorted(outcome.measured.keys() - {claim.id for claim in study.claims})
     if unknown:
         raise UnknownNameError(f"`{study.name}` measured what none of its claims says: {unknown}.")
@@ -180,14 +186,6 @@ def run_study(
         seconds=0.0 if outcome.earlier else time.monotonic() - started,
         device=", ".join(sorted(outcome.earlier)) or device_name(workshop.device),
     )
-
-
-def _told_again(caught: Sequence[warnings.WarningMessage]) -> list[str]:
-    """Issue again, once each, what was held back; return what did not converge."""
-    found = {str(one.message): one for one in caught}
-    for one in found.values():
-        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    return [text for text, one in found.items() if issubclass(one.category, ConvergenceWarning)]
 
 
 def _precision(setting: Setting) -> str:

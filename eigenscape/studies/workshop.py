@@ -205,9 +205,7 @@ class Workshop:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             found = measure()
-        for one in caught:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-        doubts = [str(o.message) for o in caught if issubclass(o.category, ConvergenceWarning)]
+        doubts = told_again(caught)
         asked = [self.asked[cast.key] for cast in casts]
         endings = [(each.train_loss, each.train_accuracy) for each in asked]
         plain, tensors = pack(
@@ -322,6 +320,14 @@ class Workshop:
         # Last, so that weights without it are those of an unfinished training.
         write_bytes(folder / "cast.json", (json.dumps(facts, indent=1) + "\n").encode())
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+
+def told_again(caught: Sequence[warnings.WarningMessage]) -> list[str]:
+    """Issue again, once each, what was held back; return what did not converge."""
+    found = {str(one.message): one for one in caught}
+    for one in found.values():
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return [text for text, one in found.items() if issubclass(one.category, ConvergenceWarning)]
 
 
 def counted(devices: Iterable[str]) -> str:

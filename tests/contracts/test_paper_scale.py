@@ -34,13 +34,13 @@ def test_parts_are_done_kept_and_not_done_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = a_run(tmp_path / "first")
-    work(first)
+    assert work(first)
     told = capsys.readouterr().out
     assert told.count("T-3 0 ") == 5  # rows: four methods, and variances left at their index
     assert told.count("rule ") == 4 * (3 + 3 + 1)
     assert told.count("train ") >= 2  # T-3, and the networks of wu-spectra
     for name in NAMES:
-        record(first, paper_scale.STUDIES[name], tmp_path / "results", first.workshop())
+        assert record(first, paper_scale.STUDIES[name], tmp_path / "results", first.workshop())
     for name in NAMES:
         result = read_result(tmp_path / "results" / f"{name}-laptop.json")
         assert not any("Not run" in note for note in result.notes)
@@ -102,7 +102,7 @@ def test_a_part_that_fails_is_said_and_others_go_on(
         real(net, method, *others)
 
     monkeypatch.setattr(bounds, "certified", certified)
-    work(dataclasses.replace(a_run(tmp_path), studies=["wu-bounds"]))
+    assert not work(dataclasses.replace(a_run(tmp_path), studies=["wu-bounds"]))
     told = capsys.readouterr().out
     assert "T-3 0 appr failed: Traceback" in told
     assert "the moon is full" in told

@@ -162,9 +162,9 @@ def test_a_segment_takes_such_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = draw_problems(x, y, objective="validation", numbers=range(P))
     state = State.start(new_weights(problems, (4,), draw))
     rows, others = (problems.draw(which, 3, 5, draw) for which in ("fitted", "judged"))
-    for fused in (True, False):
+    for answer in (lambda *_: True, lambda *_: False):
         for module in ("_stepping", "_segments"):
-            monkeypatch.setattr(f"eigenscape.stepsize.{module}.is_fused", lambda *_: fused)  # noqa: B023
+            monkeypatch.setattr(f"eigenscape.stepsize.{module}.is_fused", answer)
         segments = Segments(UpdateRule.random((7,)).to(x).to_learn(), (6, 4, 3), x)
         loss, slopes, end = segments.run(problems, state, rows, others)
         found.append([loss, *slopes, *end.tensors])
