@@ -4,13 +4,16 @@ Letters as in `update_rule.py`; t steps, b samples a batch.
 """
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from eigenscape.checkpoint import Checkpoint, Key
 from eigenscape.errors import ShapeError, require_count, require_positive
+from eigenscape.files import crc
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Record, Status
 from eigenscape.stepsize import _stacked_mlp as mlp
@@ -80,6 +83,7 @@ def learn_rule(
     judge_size: int | None = None,
     meta_rate: float = 0.01,
     start: UpdateRule | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     seed: int = 0,
     progress: ProgressCallback | None = None,
 ) -> LearnedRule:
@@ -119,6 +123,8 @@ def learn_rule(
             step by default.
         meta_rate: Step size of RMSprop.
         start: Rule to begin with; `UpdateRule.random(seed=seed)` by default.
+        checkpoint: Folder in which to save the state after every `stacked` runs; called again with
+            the same arguments, learning goes on from there and ends where it would have.
         seed: Fixes everything.
         progress: Called after each segment's step of the rule; counts runs.
 
@@ -129,6 +135,7 @@ def learn_rule(
     Raises:
         ShapeError: If samples and classes do not fit.
         InvalidArgumentError: If a number is out of range.
+        CheckpointError: If the checkpoint is of another call.
     """
     call = "learn_rule"
     total = require_count(num_problems, f"{call}(num_problems=...)")
@@ -136,69 +143,135 @@ def learn_rule(
     size = require_count(stacked, f"{call}(stacked=...)")
     b = require_count(batch_size, f"{call}(batch_size=...)")
     judges = require_count(judge_size or b, f"{call}(judge_size=...)")
-    rule = (UpdateRule.random(seed=seed) if start is None else start).to(inputs).to_learn()
+    rule = (UpdateRule.random(seed=seed) if start is None else start).to(inputs)
     rate = require_positive(meta_rate, f"{call}(meta_rate=...)")
-    descent = torch.optim.RMSprop(rule.parameters, rate, _META_DECAY, _META_EPSILON)
-    draw = torch.Generator().manual_seed(seed)
-    losses: list[tuple[float, int]] = []
+    kind: Key = {"objective": objective, "num_samples": num_samples, "label_noise": label_noise}
+    lesson = _Lesson.start(rule, rate, seed)
+    if checkpoint is not None:
+        key: Key = {**kind, "call": call, "seed": seed, "meta_rate": rate, "hidden": [*hidden]}
+        key |= {"problems": num_problems, "runs": total, "stacked": size, "batches": [b, judges]}
+        key |= {"segments": [*segments], "lengths": [*lengths], "rule": [rule.scale, rule.exponent]}
+        key["tensors"] = [f"{crc(t):08x}" for t in (inputs, labels, *rule.parameters)]
+        lesson.save_in(checkpoint, key)
     moves: Segments | None = None
-    skipped, ticker = 0, Ticker(progress, "learning an optimiser", total)
-    for first in range(0, total, size):
+    ticker = Ticker(progress, "learning an optimiser", total)
+    for first in range(lesson.done, total, size):
         # Run i is a trajectory of problem i modulo their number.
         numbers = [i % num_problems for i in range(first, min(first + size, total))]
-        problems = draw_problems(
-            inputs,
-            labels,
-            objective=objective,
-            numbers=numbers,
-            num_samples=num_samples,
-            label_noise=label_noise,
-            seed=seed,
-        )
+        problems = draw_problems(inputs, labels, numbers=numbers, seed=seed, **kind)
+        draw = lesson.draw
         state = State.start(new_weights(problems, hidden, draw))
-        moves = moves or Segments(rule, sizes_of(problems, hidden), inputs)
+        moves = moves or Segments(lesson.rule, sizes_of(problems, hidden), inputs)
         count = _some(segments, draw)
         for k in range(count):
             t = _some(lengths, draw)
             fitted = problems.draw("fitted", t, b, draw)
             judged = problems.draw("judged", t, judges, draw)
             loss, slopes, state = moves.run(problems, state, fitted, judged)
-            losses.append((float(loss), t))
-            if not _descended(descent, rule, slopes):
-                skipped += 1
+            if not lesson.learned(float(loss), t, slopes):
                 break
             ticker.tick(first + len(numbers) * (k + 1) // count)
-        ticker.tick(first + len(numbers))
-    found, steps = torch.tensor(losses, dtype=torch.float64).T
-    return LearnedRule(
-        status=_status(found, skipped).warn(),
-        num_products=0,
-        seed=seed,
-        weights=tuple(part.detach() for part in rule.weights),
-        biases=tuple(part.detach() for part in rule.biases),
-        scale=rule.scale,
-        exponent=rule.exponent,
-        objective=objective,
-        meta_losses=found,
-        lengths=steps.long(),
-        num_skipped=skipped,
-    )
+        lesson.end(first + len(numbers))
+        ticker.tick(lesson.done)
+    return lesson.result(objective, seed)
+
+
+@dataclass(eq=False)
+class _Lesson:
+    """A rule that is learned, with all that decides over how it goes on.
+
+    Attributes:
+        rule: The rule, moved in place.
+        descent: What moves it.
+        draw: Draws weights, batches and lengths.
+        losses: Meta-objective and steps of each segment.
+        skipped: Segments whose gradient was not finite.
+        done: Runs that have ended.
+        checkpoint: Where it is saved; None for nowhere.
+    """
+
+    rule: UpdateRule
+    descent: torch.optim.RMSprop
+    draw: torch.Generator
+    losses: list[tuple[float, float]]
+    skipped: int = 0
+    done: int = 0
+    checkpoint: Checkpoint | None = None
+
+    @classmethod
+    def start(cls, rule: UpdateRule, rate: float, seed: int) -> "_Lesson":
+        """Return one that has learned nothing."""
+        rule = rule.to_learn()
+        descent = torch.optim.RMSprop(rule.parameters, rate, _META_DECAY, _META_EPSILON)
+        return cls(rule, descent, torch.Generator().manual_seed(seed), [])
+
+    def learned(self, loss: float, steps: int, slopes: Sequence[Tensor]) -> bool:
+        """Move the rule; or leave it, and say so, where a slope is not finite."""
+        self.losses.append((loss, steps))
+        for part, slope in zip(self.rule.parameters, slopes, strict=True):
+            part.grad = slope
+        norm = torch.nn.utils.clip_grad_norm_(self.rule.parameters, _META_CLIP)
+        if not bool(torch.isfinite(norm)):
+            self.skipped += 1
+            return False
+        self.descent.step()
+        return True
+
+    def save_in(self, folder: str | os.PathLike[str], key: Key) -> None:
+        """Save the state there from now on, and go on from what is there."""
+        self.checkpoint = Checkpoint(folder, key)
+        if not (pieces := self.checkpoint.load()):
+            return
+        kept = pieces[-1]
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in kept.items():
+            number, _, what = name.partition(".")
+            if what:
+                moments.setdefault(int(number), {})[what] = tensor
+        with torch.no_grad():
+            for i, part in enumerate(self.rule.parameters):
+                part.copy_(moments[i].pop("weights"))
+        groups = self.descent.state_dict()["param_groups"]
+        self.descent.load_state_dict({"state": moments, "param_groups": groups})
+        self.draw.set_state(kept["draw"])
+        self.losses = [(float(loss), float(steps)) for loss, steps in kept["losses"]]
+        self.skipped, self.done = (int(number) for number in kept["counts"])
+
+    def end(self, done: int) -> None:
+        """Note that so many runs have ended, and save."""
+        self.done = done
+        if self.checkpoint is None:
+            return
+        kept = {
+            f"{i}.weights": part.detach().clone() for i, part in enumerate(self.rule.parameters)
+        }
+        for i, moments in self.descent.state_dict()["state"].items():
+            kept |= {f"{i}.{name}": value.clone() for name, value in moments.items()}
+        kept["losses"] = torch.tensor(self.losses, dtype=torch.float64)
+        kept["draw"], kept["counts"] = self.draw.get_state(), torch.tensor([self.skipped, done])
+        self.checkpoint.replace(kept)
+
+    def result(self, objective: str, seed: int) -> LearnedRule:
+        """Return what was learned."""
+        losses, steps = torch.tensor(self.losses, dtype=torch.float64).T
+        return LearnedRule(
+            status=_status(losses, self.skipped).warn(),
+            num_products=0,
+            seed=seed,
+            weights=tuple(part.detach() for part in self.rule.weights),
+            biases=tuple(part.detach() for part in self.rule.biases),
+            scale=self.rule.scale,
+            exponent=self.rule.exponent,
+            objective=objective,
+            meta_losses=losses,
+            lengths=steps.long(),
+            num_skipped=self.skipped,
+        )
 
 
 def _some(kind: tuple[int, float], draw: torch.Generator) -> int:
     """Draw a + Exp(b), rounded down."""
     return int(kind[0] - kind[1] * math.log1p(-float(torch.rand((), generator=draw))))
-
-
-def _descended(descent: torch.optim.Optimizer, rule: UpdateRule, slopes: Sequence[Tensor]) -> bool:
-    """Move the rule; or leave it, and say so, where a slope is not finite."""
-    for part, slope in zip(rule.parameters, slopes, strict=True):
-        part.grad = slope
-    norm = torch.nn.utils.clip_grad_norm_(rule.parameters, _META_CLIP)
-    if not bool(torch.isfinite(norm)):
-        return False
-    descent.step()
-    return True
 
 
 def _status(losses: Tensor, skipped: int) -> Status:

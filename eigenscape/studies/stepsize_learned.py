@@ -5,6 +5,7 @@ Cases are pairs of samples a problem has and the share of its labels that are dr
 """
 
 import itertools
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -193,6 +194,7 @@ def finish(
             objective=objective,
             hidden=options["hidden"],
             start=UpdateRule.random(options["widths"], seed=part.seed),
+            checkpoint=place.with_suffix(""),
             seed=part.seed,
             progress=workshop.progress,
             **{**kind, **_learning(part, options)},
@@ -205,6 +207,7 @@ def finish(
     kept = {name: getattr(course, name) for name in _COURSE}
     kept |= {"meta_losses": losses, "skipped": torch.tensor(skipped)}
     write_tensors(place, {**kept, "device": text_tensor(device_name(workshop.device))})
+    shutil.rmtree(place.with_suffix(""), ignore_errors=True)  # SGD has none
 
 
 def _learning(part: Part, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from eigenscape.errors import ConvergenceWarning, InvalidArgumentError, ShapeError
+from eigenscape.errors import (
+    CheckpointError,
+    ConvergenceWarning,
+    InvalidArgumentError,
+    ShapeError,
+)
 from eigenscape.records import pack, unpack
 from eigenscape.stepsize import (
     Problems,
@@ -234,3 +239,41 @@ def test_refusals() -> None:
         learn_rule(x, y, objective="training", judge_size=-1)
     with pytest.raises(InvalidArgumentError, match="objective"):
         learn_rule(x, y, objective="both", **SMALL)
+
+
+class _StoppedError(Exception):
+    pass
+
+
+def test_learning_that_was_stopped_ends_where_it_would_have(tmp_path):
+    given = {**SMALL, "num_problems": 5, "segments": (2, 1.0), "lengths": (3, 2.0), "seed": 3}
+    whole = learn_rule(*samples(), objective="validation", **given)
+
+    def stop(step):
+        if step.done >= 3:  # in the second pair of runs
+            raise _StoppedError
+
+    with pytest.raises(_StoppedError):
+        learn_rule(*samples(), objective="validation", checkpoint=tmp_path, progress=stop, **given)
+    seen = []
+    later = learn_rule(
+        *samples(),
+        objective="validation",
+        checkpoint=tmp_path,
+        progress=lambda step: seen.append(step.done),
+        **given,
+    )
+    assert min(seen) >= 2  # the first pair of runs was not done again
+    assert len(seen) >= 3
+    assert torch.equal(later.meta_losses, whole.meta_losses)
+    assert torch.equal(later.lengths, whole.lengths)
+    for one, other in zip(later.rule.parameters, whole.rule.parameters, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_checkpoint_of_another_learning_is_refused(tmp_path):
+    learn_rule(*samples(), objective="training", checkpoint=tmp_path, **SMALL)
+    with pytest.raises(CheckpointError, match="objective: 'training', now 'validation'"):
+        learn_rule(*samples(), objective="validation", checkpoint=tmp_path, **SMALL)
+    with pytest.raises(CheckpointError, match="tensors"):
+        learn_rule(*samples(50), objective="training", checkpoint=tmp_path, **SMALL)
