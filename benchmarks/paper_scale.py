@@ -5,9 +5,9 @@
 Every part is kept as it is finished: a training, a row of Table 9, a learned rule. Those of earlier
 runs are found in the shop or in `--parts` and not done again; small new ones are copied there. When
 time is over, workers stop by themselves, and results are written of what there is. Other studies
-than `wu-bounds` and `thesis-stepsize-learned` have trainings for parts. They are then run one after
-the other on what is trained, in what `--parts-seconds` left of the time; those that keep what they
-measured of a cast need it trained but once.
+than `wu-bounds` and `thesis-stepsize-learned` have trainings for parts. They are run one after the
+other, each when its networks are trained, or with those there are when `--parts-seconds` are over;
+those that keep what they measured of a cast need it trained but once.
 
 Processes take turns on a GPU; under its multi-process service they share it
 (`nvidia-cuda-mps-control -d`).
@@ -225,12 +225,7 @@ def record(run: Run, study: Study, folder: Path, workshop: Workshop) -> bool:
         study = dataclasses.replace(study, measure=finished[study.name])
     elif study.settings[run.scale].casts:
         setting = study.settings[run.scale]
-        there = [
-            cast
-            for cast in setting.casts
-            if (run.shop / "networks" / cast.key / "cast.json").is_file()
-            or _is_measured(cast, study, run.scale, workshop)
-        ]
+        there = _there(run, study, workshop)
         missing = ", ".join(cast.label for cast in setting.casts if cast not in there)
         if not there:
             run.say(f"{study.name}: no networks are trained")
@@ -249,6 +244,16 @@ def record(run: Run, study: Study, folder: Path, workshop: Workshop) -> bool:
         run.say(f"{study.name} failed: {traceback.format_exc()}")
         return False
     return True
+
+
+def _there(run: Run, study: Study, workshop: Workshop) -> list[Cast]:
+    """Return the casts that are trained, or measured."""
+    return [
+        cast
+        for cast in study.settings[run.scale].casts
+        if (run.shop / "networks" / cast.key / "cast.json").is_file()
+        or _is_measured(cast, study, run.scale, workshop)
+    ]
 
 
 def _is_measured(cast: Cast, study: Study, scale: str, workshop: Workshop) -> bool:
@@ -273,6 +278,19 @@ def copy_parts(source: Path, target: Path) -> None:
             if not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(place, path.read_bytes())
+
+
+def record_all(run: Run, folder: Path, workers: list[subprocess.Popen[bytes]]) -> list[bool]:
+    """Record studies in their order, each when its networks are trained or no worker is left."""
+    workshop, are_well = run.workshop(), []
+    for study in (STUDIES[name] for name in run.studies):
+        casts = study.settings[run.scale].casts
+        while any(worker.poll() is None for worker in workers):
+            if casts and len(_there(run, study, workshop)) == len(casts):
+                break
+            time.sleep(0.5)
+        are_well.append(record(run, study, folder, workshop))
+    return are_well
 
 
 def main() -> None:
@@ -304,10 +322,9 @@ def main() -> None:
     command = [sys.executable, *sys.argv, "--begun", str(begun), "--claims", str(claims)]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     workers = [subprocess.Popen(command, env=environment) for _ in range(given.workers)]
-    are_well = [worker.wait() == 0 for worker in workers]
+    are_well = record_all(run, given.results, workers)
+    are_well += [worker.wait() == 0 for worker in workers]
     shutil.rmtree(claims)
-    workshop = run.workshop()
-    are_well += [record(run, STUDIES[name], given.results, workshop) for name in given.studies]
     run.say("end")
     sys.exit(not all(are_well))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import paper_scale
-from benchmarks.paper_scale import Run, copy_parts, record, work
+from benchmarks.paper_scale import Run, copy_parts, record, record_all, work
 from eigenscape.studies import read_result
 from eigenscape.studies import wu_bounds as bounds
 from tests.studies.conftest import shrunk_study
@@ -108,3 +108,30 @@ def test_a_part_that_fails_is_said_and_others_go_on(
     assert "the moon is full" in told
     kept = {path.stem for path in (tmp_path / "parts").glob("bounds/*/seed-0/*.json")}
     assert kept == {"base", "iter", "iter-m", "iter-index", "test-error"}
+
+
+class _Worker:
+    """A process that ends when asked for the third time."""
+
+    asked = 0
+
+    def poll(self) -> int | None:
+        self.asked += 1
+        return 0 if self.asked >= 3 else None
+
+
+def test_a_study_does_not_wait_for_the_networks_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, worker, order = ["wu-spectra", "wu-autocorrelation"], _Worker(), []
+    run = dataclasses.replace(a_run(tmp_path), studies=names)
+    for cast in paper_scale.STUDIES["wu-spectra"].settings["laptop"].casts:
+        run.workshop().networks(cast)
+
+    def recorded(_: Run, study: Any, *others: Any) -> bool:
+        order.append((study.name, worker.asked))
+        return True
+
+    monkeypatch.setattr(paper_scale, "record", recorded)
+    assert record_all(run, tmp_path, [worker]) == [True, True]  # type: ignore[list-item]
+    assert order == [("wu-spectra", 1), ("wu-autocorrelation", 3)]
