@@ -31,8 +31,6 @@ from eigenscape.stepsize.tasks import limit_distance as limit_distance
 from eigenscape.stepsize.tasks import squared_distances as squared_distances
 from eigenscape.stepsize.tasks import task_losses as task_losses
 from eigenscape.stepsize.update_rule import UpdateRule as UpdateRule
-from eigenscape.stepsize.update_rule import step_features as step_features
-from eigenscape.stepsize.update_rule import weight_features as weight_features
 
 __all__ = [
     "Course",
@@ -63,9 +61,7 @@ __all__ = [
     "plain_slope_bounds",
     "random_quadratic",
     "squared_distances",
-    "step_features",
     "task_losses",
     "train_networks",
     "usual_grid",
-    "weight_features",
 ]

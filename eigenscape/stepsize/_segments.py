@@ -3,7 +3,8 @@
 Letters as in `update_rule.py`; t steps, b samples a batch. A segment is cut into pieces. On the way
 forward w, m and v are kept where a piece begins; on the way back its steps are taken again, this
 time with all that their derivatives need. The last piece is run once. On a CUDA device a piece is
-one launch.
+one launch. As in the thesis's code, gradients of the networks count as given: derivatives pass
+through the weights alone.
 """
 
 import math
@@ -15,26 +16,25 @@ from torch import Tensor
 
 from eigenscape.stepsize import _stacked_mlp as mlp
 from eigenscape.stepsize._recorded import Recorded
-from eigenscape.stepsize._stepping import State, clocks, decays, is_fused, take_step
+from eigenscape.stepsize._stepping import Layout, State, clocks, take_step
 from eigenscape.stepsize.problems import Problems
 from eigenscape.stepsize.update_rule import UpdateRule
 
 MOST_STEPS = 128  # of a piece that a CUDA graph holds: a segment has 150 on average
-# Numbers that back-propagation keeps of a weight and step, with kernels of our own (w, g, m, v, and
-# something for the networks) and without; and how many bytes it may keep in all.
-_KEPT, _MOST_BYTES = {True: 16, False: 400}, {"cpu": 2**30, "cuda": 2**33}
+# Numbers that back-propagation keeps of a weight and step, and how many bytes it may keep in all.
+_KEPT, _MOST_BYTES = 140, {"cpu": 2**30, "cuda": 2**33}
 
 
 class Segments:
     """What takes a rule's steps on stacked networks and propagates their mean loss back."""
 
     def __init__(self, rule: UpdateRule, sizes: Sequence[int], like: Tensor) -> None:
-        self._rule, self._sizes, self._taken = rule, sizes, decays(like)
+        self._rule, self._layout = rule, Layout.of(sizes, like)
         self._forth = Recorded(torch.no_grad()(self._steps), like.device)
         self._back = Recorded(self._steps_and_slopes, like.device)
 
     def run(
-        self, problems: Problems, state: State, fitted: Tensor, judged: Tensor
+        self, problems: Problems, state: State, fitted: Tensor, judged: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor], State]:
         """Take steps on batches (t, p, b).
 
@@ -42,19 +42,21 @@ class Segments:
             problems: Whose batches.
             state: Where the networks are; the way back ends here.
             fitted: Samples of each step.
-            judged: Samples on which it is judged after each step.
+            judged: Samples on which networks are judged before each step; all that there are to
+                judge by, by default.
 
         Returns:
             The mean loss, its slopes with respect to the rule's parameters, and the end.
         """
         t, here, kept = len(fitted), state.tensors, []
         pieces = list(pairwise(accumulate(self._lengths(state, t), initial=0)))
+        everything = problems.batches(problems.judged) if judged is None else ()
 
         def given(start: int, stop: int) -> tuple[Tensor, ...]:
             return (
                 *batches(problems, fitted[start:stop]),
-                *batches(problems, judged[start:stop]),
                 clocks(state.step + start, stop - start, state.weights),
+                *(batches(problems, judged[start:stop]) if judged is not None else everything),
             )
 
         total = state.weights.new_zeros(())
@@ -63,42 +65,50 @@ class Segments:
             w, m, v, part = self._forth(*here, *given(*piece))
             here, total = (w.clone(), m.clone(), v.clone()), total + part
         kept.append(here)
-        later = tuple(torch.zeros_like(part) for part in here)
+        later = torch.zeros_like(state.weights)
         slopes = [torch.zeros_like(part) for part in self._rule.parameters]
         for piece, begun in zip(reversed(pieces), reversed(kept), strict=True):
-            w, m, v, part, *found = self._back(*begun, *later, *given(*piece))
+            w, m, v, part, later, *found = self._back(*begun, later, *given(*piece))
             if piece is pieces[-1]:
                 end, total = State(w.clone(), m.clone(), v.clone(), state.step + t), total + part
-            later = (found[0], found[1], found[2])
-            slopes = [one + more for one, more in zip(slopes, found[3:], strict=True)]
+            slopes = [one + more for one, more in zip(slopes, found, strict=True)]
         return total / t, [one / t for one in slopes], end
 
     def _steps(
-        self, w: Tensor, m: Tensor, v: Tensor, *given: Tensor
+        self,
+        w: Tensor,
+        m: Tensor,
+        v: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        times: Tensor,
+        others: Tensor,
+        classes: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Take steps on (k, p, b, d) and (k, p, b), judged on others; add their losses up."""
+        """Take steps on (k, p, b, d) and (k, p, b), judged before; add their losses up."""
         here, total = (w, m, v), w.new_zeros(())
-        for x, y, others, classes, clock in zip(*given, strict=True):
-            here = take_step(self._rule, here, self._sizes, (x, y), clock, self._taken)
-            total = total + mlp.losses(here[0], self._sizes, others, classes).mean()
+        for k, clock in enumerate(times):
+            # Samples to judge by are of each step, or the same (p, b, d) for all.
+            seen = (others, classes) if others.ndim == 3 else (others[k], classes[k])
+            total = total + mlp.losses(here[0], self._layout.sizes, *seen).mean()
+            here = take_step(self._rule, here, self._layout, (inputs[k], labels[k]), clock)
         return *here, total
 
     def _steps_and_slopes(
-        self, w: Tensor, m: Tensor, v: Tensor, a: Tensor, b: Tensor, c: Tensor, *given: Tensor
+        self, w: Tensor, m: Tensor, v: Tensor, later: Tensor, *given: Tensor
     ) -> tuple[Tensor, ...]:
-        """Do as `_steps`, and append slopes by w, m, v and rule; a, b, c are those at the end."""
+        """Do as `_steps`, and append slopes by w and the rule; `later` are those by w after it."""
         with torch.enable_grad():
-            begun = [part.detach().requires_grad_() for part in (w, m, v)]
-            found = self._steps(*begun, *given)
+            begun = w.detach().requires_grad_()
+            end, m, v, total = self._steps(begun, m, v, *given)
             slopes = torch.autograd.grad(
-                found, [*begun, *self._rule.parameters], [a, b, c, torch.ones_like(found[3])]
+                (end, total), [begun, *self._rule.parameters], [later, torch.ones_like(total)]
             )
-        return (*(part.detach() for part in found), *slopes)
+        return end.detach(), m, v, total.detach(), *slopes
 
     def _lengths(self, state: State, t: int) -> list[int]:
         weights = state.weights
-        kept = _KEPT[is_fused(self._rule, weights)] * weights.nbytes
-        fit = _MOST_BYTES[weights.device.type] // kept
+        fit = _MOST_BYTES[weights.device.type] // (_KEPT * weights.nbytes)
         if weights.is_cuda:
             return cut(t, max(1, min(MOST_STEPS, fit)), weights.device)
         return [t] if t <= fit else cut(t, math.isqrt(t - 1) + 1, weights.device)

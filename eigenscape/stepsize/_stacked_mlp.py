@@ -1,8 +1,7 @@
 """Stacked fully connected networks with ReLU, and their gradients written out.
 
 p networks have weights (p, n), each row all layers in order, (output, input) row-major and then the
-bias. The gradient is made of ordinary products, so that the outer back-propagation passes through
-it once, as through any other function: no graph of a graph.
+bias. Gradients are written out, as there is one for each network and not of their sum.
 """
 
 from collections.abc import Sequence
@@ -13,12 +12,20 @@ from torch import Tensor
 
 
 def initial_weights(num: int, sizes: Sequence[int], draw: torch.Generator) -> Tensor:
-    """Return weights (p, n) on the host: He's normal weights, biases zero."""
+    """Return weights (p, n) on the host, as the thesis's code draws them.
+
+    Matrices are N(0, 1.2²/inputs), biases N(0, 1.2²/outputs).
+    """
     parts = []
     for inward, outward in pairwise(sizes):
-        matrix = torch.randn(num, outward * inward, generator=draw) * (2 / inward) ** 0.5
-        parts += [matrix, torch.zeros(num, outward)]
+        for length, fan in ((outward * inward, inward), (outward, outward)):
+            parts.append(1.2 / fan**0.5 * torch.randn(num, length, generator=draw))
     return torch.cat(parts, 1)
+
+
+def lengths_of(sizes: Sequence[int]) -> list[int]:
+    """Return how many weights each tensor has: matrices and biases, layer by layer."""
+    return [length for i, o in pairwise(sizes) for length in (i * o, o)]
 
 
 Layers = list[tuple[Tensor, Tensor]]
@@ -27,8 +34,7 @@ Layers = list[tuple[Tensor, Tensor]]
 def _layers(weights: Tensor, sizes: Sequence[int]) -> Layers:
     # Split at once: on the way back the parts are then joined by one copy.
     shapes = list(pairwise(sizes))
-    lengths = [part for i, o in shapes for part in (i * o, o)]
-    parts = weights.split(lengths, 1)
+    parts = weights.split(lengths_of(sizes), 1)
     matrices = [part.view(-1, o, i) for part, (i, o) in zip(parts[::2], shapes, strict=True)]
     return list(zip(matrices, parts[1::2], strict=True))
 

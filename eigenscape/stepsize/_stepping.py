@@ -8,10 +8,13 @@ from torch import Tensor
 
 from eigenscape.stepsize import _stacked_mlp as mlp
 from eigenscape.stepsize.problems import Problems
-from eigenscape.stepsize.update_rule import DECAYS, UpdateRule, step_features, weight_features
-from eigenscape.train import has_kernels
-
-MOST_HIDDEN = 64  # units of a rule that the kernels hold
+from eigenscape.stepsize.update_rule import (
+    DECAYS,
+    Parts,
+    UpdateRule,
+    step_features,
+    weight_features,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,46 +43,44 @@ def clocks(start: int, num_steps: int, like: Tensor) -> Tensor:
     return torch.stack([step_features(start + k, host) for k in range(num_steps)]).to(like)
 
 
-def decays(like: Tensor) -> Tensor:
-    """Return what moving averages take of a new value (5, 1)."""
-    return 1 - torch.tensor(DECAYS, dtype=torch.float64)[:, None].to(like)
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What steps of networks need to know of them.
+
+    Attributes:
+        sizes: Of their layers, inputs first.
+        parts: Which weights are of one tensor.
+        taken: What moving averages take of a new value (5, 1).
+    """
+
+    sizes: Sequence[int]
+    parts: Parts
+    taken: Tensor
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], like: Tensor) -> "Layout":
+        taken = 1 - torch.tensor(DECAYS, dtype=torch.float64)[:, None]
+        return cls(sizes, Parts.of(mlp.lengths_of(sizes), like), taken.to(like))
 
 
 def take_step(
     rule: UpdateRule,
     state: tuple[Tensor, Tensor, Tensor],
-    sizes: Sequence[int],
+    layout: Layout,
     batch: tuple[Tensor, Tensor],
     clock: Tensor,
-    taken: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return w, m and v after a step; `clock` (9,) is its time and `taken` those of `decays`."""
-    g = mlp.gradients(state[0], sizes, *batch)
-    if is_fused(rule, g):
-        from eigenscape.stepsize import _fused
+    """Return w, m and v after a step at the time `clock` (9,).
 
-        return _fused.moved(rule, state, g, clock, taken)
-    return moved(rule, state, g, clock, taken)
-
-
-def is_fused(rule: UpdateRule, like: Tensor) -> bool:
-    """Tell whether steps on such weights have kernels of their own (`_fused.py`)."""
-    is_small = len(rule.biases) == 2 and len(rule.biases[0]) <= MOST_HIDDEN
-    return is_small and has_kernels(like)
-
-
-def moved(
-    rule: UpdateRule,
-    state: tuple[Tensor, Tensor, Tensor],
-    g: Tensor,
-    clock: Tensor,
-    taken: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return w, m and v after a step with gradients g, one operation at a time."""
+    Slopes pass through w alone and not through its gradient, so that there are no second
+    derivatives; m and v have none.
+    """
     w, m, v = state
-    m = torch.lerp(m, g[:, None], taken)
-    v = torch.lerp(v, g.square()[:, None], taken)
-    return w - rule.updates(weight_features(w, g, m, v), clock), m, v
+    with torch.no_grad():
+        g = mlp.gradients(w, layout.sizes, *batch)
+        m = torch.lerp(m, g[:, None], layout.taken)
+        v = torch.lerp(v, g.square()[:, None], layout.taken)
+    return w - rule.updates(weight_features(w, g, m, v, layout.parts), clock), m, v
 
 
 def new_weights(problems: Problems, hidden: Sequence[int], draw: torch.Generator) -> Tensor:

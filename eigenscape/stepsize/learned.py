@@ -21,9 +21,9 @@ from eigenscape.stepsize._checks import step_sizes_of
 from eigenscape.stepsize._recorded import Recorded, Work
 from eigenscape.stepsize._segments import MOST_STEPS, Segments, batches, cut
 from eigenscape.stepsize._stepping import (
+    Layout,
     State,
     clocks,
-    decays,
     new_weights,
     sizes_of,
     take_step,
@@ -31,8 +31,8 @@ from eigenscape.stepsize._stepping import (
 from eigenscape.stepsize.problems import Problems, draw_problems
 from eigenscape.stepsize.update_rule import UpdateRule
 
-# RMSprop would make full steps of gradients that are mere noise; below this size it does not.
-_META_DECAY, _META_EPSILON, _META_CLIP = 0.9, 1e-3, 1.0
+# Of RMSprop, as the thesis's code has it: mean squares begin at 1, and slopes are cut off.
+_META_DECAY, _META_EPSILON, _META_CLIP = 0.9, 1e-10, 1e4
 _MOST_SEEN = 10_000
 
 
@@ -48,7 +48,7 @@ class LearnedRule(Record):
         objective: "training" or "validation".
         meta_losses: Meta-objective of each segment.
         lengths: Steps of each segment.
-        num_skipped: Segments whose gradient was not finite; their runs ended there.
+        num_skipped: Segments whose meta-objective was not finite; their runs ended there.
     """
 
     weights: tuple[Tensor, ...]
@@ -76,7 +76,7 @@ def learn_rule(
     label_noise: float = 0.0,
     num_problems: int = 100,
     num_trajectories: int = 3,
-    stacked: int = 10,
+    stacked: int = 1,
     segments: tuple[int, float] = (10, 30.0),
     lengths: tuple[int, float] = (50, 100.0),
     batch_size: int = 32,
@@ -91,20 +91,17 @@ def learn_rule(
 
     A trajectory trains a network from new weights. It is cut into segments; after each the
     meta-objective, the mean loss over its steps, is propagated back to its beginning and the rule
-    moves by RMSprop. `stacked` problems run side by side and share one step of the rule, so the
-    rule moves that many times less often than with one problem at a time.
+    moves by RMSprop. Derivatives pass through the weights and not through their gradients.
+    `stacked` problems run side by side and share one step of the rule, so the rule moves that many
+    times less often than with one problem at a time.
 
-    By default the networks, the numbers of problems and trajectories, the lengths of segments, the
-    batches and `meta_rate` are those of Thesis D.6.1, and the rule is that of the code it names
-    (see `UpdateRule`). These are ours: RMSprop's decay of 0.9, its ε of 1e-3, and gradients that
-    are clipped to a norm of 1; ten stacked problems; a meta-objective on as many samples as a step
-    has; and a run ends where a gradient is not finite.
+    By default all numbers are those of Thesis D.6.1, and what it leaves open is as in its code: no
+    second derivatives, RMSprop with a decay of 0.9 whose mean squares begin at 1, slopes cut off at
+    ±10 000, and a meta-objective on all samples to judge by. A run ends where that is not finite.
 
-    Cost of a step: about 380 numbers a weight and problem are read or written on the way forward,
-    670 on the way back; memory for 11 numbers a weight and problem where each piece of a
-    segment begins, and for 400 at each step of one piece. On a CUDA device a piece is one launch;
-    and in float32, with Triton and a rule of one hidden layer of at most 64, kernels of our own
-    read or write 35 and 92 numbers besides the networks' own, and keep 12 in place of 400.
+    Cost of a step: about 150 numbers a weight and problem are read or written on the way forward,
+    300 on the way back; memory for 11 numbers a weight and problem where each piece of a
+    segment begins, and for 140 at each step of one piece. On a CUDA device a piece is one launch.
 
     Args:
         inputs: Features of the samples (N, d); their dtype and device are used.
@@ -119,8 +116,8 @@ def learn_rule(
         segments: A run has a + Exp(b) segments.
         lengths: A segment has a + Exp(b) steps.
         batch_size: Samples of a step.
-        judge_size: Samples of a look at the meta-objective, one after each step; as many as of a
-            step by default.
+        judge_size: Samples of a look at the meta-objective, drawn anew before each step; all by
+            default.
         meta_rate: Step size of RMSprop.
         start: Rule to begin with; `UpdateRule.random(seed=seed)` by default.
         checkpoint: Folder in which to save the state after every `stacked` runs; called again with
@@ -142,14 +139,20 @@ def learn_rule(
     total *= require_count(num_trajectories, f"{call}(num_trajectories=...)")
     size = require_count(stacked, f"{call}(stacked=...)")
     b = require_count(batch_size, f"{call}(batch_size=...)")
-    judges = require_count(judge_size or b, f"{call}(judge_size=...)")
+    if judge_size is not None:
+        require_count(judge_size, f"{call}(judge_size=...)")
     rule = (UpdateRule.random(seed=seed) if start is None else start).to(inputs)
     rate = require_positive(meta_rate, f"{call}(meta_rate=...)")
     kind: Key = {"objective": objective, "num_samples": num_samples, "label_noise": label_noise}
-    lesson = _Lesson.start(rule, rate, seed)
+    lesson = _Lesson.start(rule, seed)
     if checkpoint is not None:
         key: Key = {**kind, "call": call, "seed": seed, "meta_rate": rate, "hidden": [*hidden]}
-        key |= {"problems": num_problems, "runs": total, "stacked": size, "batches": [b, judges]}
+        key |= {
+            "problems": num_problems,
+            "runs": total,
+            "stacked": size,
+            "batches": [b, judge_size],
+        }
         key |= {"segments": [*segments], "lengths": [*lengths], "rule": [rule.scale, rule.exponent]}
         key["tensors"] = [f"{crc(t):08x}" for t in (inputs, labels, *rule.parameters)]
         lesson.save_in(checkpoint, key)
@@ -166,9 +169,9 @@ def learn_rule(
         for k in range(count):
             t = _some(lengths, draw)
             fitted = problems.draw("fitted", t, b, draw)
-            judged = problems.draw("judged", t, judges, draw)
+            judged = problems.draw("judged", t, judge_size, draw) if judge_size else None
             loss, slopes, state = moves.run(problems, state, fitted, judged)
-            if not lesson.learned(float(loss), t, slopes):
+            if not lesson.learned(float(loss), t, slopes, rate):
                 break
             ticker.tick(first + len(numbers) * (k + 1) // count)
         lesson.end(first + len(numbers))
@@ -182,16 +185,16 @@ class _Lesson:
 
     Attributes:
         rule: The rule, moved in place.
-        descent: What moves it.
+        squares: Moving means of its squared slopes.
         draw: Draws weights, batches and lengths.
         losses: Meta-objective and steps of each segment.
-        skipped: Segments whose gradient was not finite.
+        skipped: Segments whose meta-objective was not finite.
         done: Runs that have ended.
         checkpoint: Where it is saved; None for nowhere.
     """
 
     rule: UpdateRule
-    descent: torch.optim.RMSprop
+    squares: list[Tensor]
     draw: torch.Generator
     losses: list[tuple[float, float]]
     skipped: int = 0
@@ -199,40 +202,36 @@ class _Lesson:
     checkpoint: Checkpoint | None = None
 
     @classmethod
-    def start(cls, rule: UpdateRule, rate: float, seed: int) -> "_Lesson":
+    def start(cls, rule: UpdateRule, seed: int) -> "_Lesson":
         """Return one that has learned nothing."""
         rule = rule.to_learn()
-        descent = torch.optim.RMSprop(rule.parameters, rate, _META_DECAY, _META_EPSILON)
-        return cls(rule, descent, torch.Generator().manual_seed(seed), [])
+        squares = [torch.ones_like(part) for part in rule.parameters]
+        return cls(rule, squares, torch.Generator().manual_seed(seed), [])
 
-    def learned(self, loss: float, steps: int, slopes: Sequence[Tensor]) -> bool:
-        """Move the rule; or leave it, and say so, where a slope is not finite."""
+    @torch.no_grad()
+    def learned(self, loss: float, steps: int, slopes: Sequence[Tensor], rate: float) -> bool:
+        """Move the rule by RMSprop; or leave it, and say so, where the loss is not finite."""
         self.losses.append((loss, steps))
-        for part, slope in zip(self.rule.parameters, slopes, strict=True):
-            part.grad = slope
-        norm = torch.nn.utils.clip_grad_norm_(self.rule.parameters, _META_CLIP)
-        if not bool(torch.isfinite(norm)):
+        if not math.isfinite(loss):
             self.skipped += 1
             return False
-        self.descent.step()
+        for part, square, slope in zip(self.rule.parameters, self.squares, slopes, strict=True):
+            # What is not finite counts as 0.
+            known = slope.nan_to_num(0.0, 0.0, 0.0).clamp(-_META_CLIP, _META_CLIP)
+            square.lerp_(known.square(), 1 - _META_DECAY)
+            part.sub_(rate * known * torch.rsqrt(square + _META_EPSILON))
         return True
 
+    @torch.no_grad()
     def save_in(self, folder: str | os.PathLike[str], key: Key) -> None:
         """Save the state there from now on, and go on from what is there."""
         self.checkpoint = Checkpoint(folder, key)
         if not (pieces := self.checkpoint.load()):
             return
         kept = pieces[-1]
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in kept.items():
-            number, _, what = name.partition(".")
-            if what:
-                moments.setdefault(int(number), {})[what] = tensor
-        with torch.no_grad():
-            for i, part in enumerate(self.rule.parameters):
-                part.copy_(moments[i].pop("weights"))
-        groups = self.descent.state_dict()["param_groups"]
-        self.descent.load_state_dict({"state": moments, "param_groups": groups})
+        for name, parts in self._tensors().items():
+            for i, part in enumerate(parts):
+                part.copy_(kept[f"{name}.{i}"])
         self.draw.set_state(kept["draw"])
         self.losses = [(float(loss), float(steps)) for loss, steps in kept["losses"]]
         self.skipped, self.done = (int(number) for number in kept["counts"])
@@ -242,14 +241,14 @@ class _Lesson:
         self.done = done
         if self.checkpoint is None:
             return
-        kept = {
-            f"{i}.weights": part.detach().clone() for i, part in enumerate(self.rule.parameters)
-        }
-        for i, moments in self.descent.state_dict()["state"].items():
-            kept |= {f"{i}.{name}": value.clone() for name, value in moments.items()}
+        parts = self._tensors().items()
+        kept = {f"{name}.{i}": part.detach() for name, each in parts for i, part in enumerate(each)}
         kept["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         kept["draw"], kept["counts"] = self.draw.get_state(), torch.tensor([self.skipped, done])
         self.checkpoint.replace(kept)
+
+    def _tensors(self) -> dict[str, Sequence[Tensor]]:
+        return {"rule": self.rule.parameters, "squares": self.squares}
 
     def result(self, objective: str, seed: int) -> LearnedRule:
         """Return what was learned."""
@@ -279,7 +278,7 @@ def _status(losses: Tensor, skipped: int) -> Status:
         f"{len(losses)} segments; meta-objective {losses[0]:.3g} at first, {losses[-1]:.3g} last."
     )
     if skipped:
-        text += f" {skipped} had no finite gradient."
+        text += f" {skipped} were not finite."
     if skipped * 10 >= len(losses):
         return Status(False, f"{text} Lower `meta_rate` or the rule's `scale`.")
     return Status(True, text)
@@ -368,12 +367,12 @@ def train_networks(
 def _mover(how: UpdateRule | Tensor, problems: Problems, sizes: Sequence[int]) -> Work:
     """Return what takes steps on (k, p, b, d) and (k, p, b), from w, m and v to those after."""
     if isinstance(how, UpdateRule):
-        rule, taken = how.to(problems.inputs), decays(problems.inputs)
+        rule, layout = how.to(problems.inputs), Layout.of(sizes, problems.inputs)
 
         def follow(w: Tensor, m: Tensor, v: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
             here = w, m, v
             for x, y, clock in zip(*given, strict=True):
-                here = take_step(rule, here, sizes, (x, y), clock, taken)
+                here = take_step(rule, here, layout, (x, y), clock)
             return here
 
         return follow

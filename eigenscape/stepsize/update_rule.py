@@ -6,8 +6,10 @@ numbers of its own and 9 of the step, and says how it moves:
 
     w ← w − scale · direction · exp(exponent · magnitude).
 
-The thesis gives neither widths nor scale nor exponent nor how a rule starts, and names the public
-code of Metz et al. (2019), all of whose defaults it takes: those are the defaults here.
+The thesis says how features are made in general and leaves details to its public code, which this
+follows: features are divided by their root mean square over a tensor (a matrix or a bias), where
+the text has "mean 0 and standard deviation 1 across all the parameters"; a normalised gradient is
+m/√v; the step is seen as tanh(step/scale − 1); and a rule starts with weights N(0, 1).
 """
 
 import math
@@ -23,7 +25,7 @@ from eigenscape.errors import require_count
 DECAYS = (0.5, 0.9, 0.99, 0.999, 0.9999)
 STEP_SCALES = (3, 10, 30, 100, 300, 1000, 3000, 10_000, 300_000)
 NUM_FEATURES = 2 + 4 * len(DECAYS) + len(STEP_SCALES)
-EPSILON = 1e-8  # under the root of v, and of a variance whose feature is at most 1
+_UNDER_ROOT, _UNDER_MEAN = 1e-6, 1e-5  # added to v, and to a feature's mean square
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,7 @@ class UpdateRule:
 
     @classmethod
     def random(cls, widths: Sequence[int] = (32,), *, seed: int = 0) -> "UpdateRule":
-        """Return a rule to start with, which knows nothing: weights N(0, 1/inputs), no biases.
+        """Return a rule to start with, which knows nothing: weights N(0, 1), biases 0.1.
 
         Args:
             widths: Of its hidden layers.
@@ -60,10 +62,8 @@ class UpdateRule:
         require_count(len(widths), call)
         draw = torch.Generator().manual_seed(seed)
         sizes = [NUM_FEATURES, *(require_count(width, call) for width in widths), 2]
-        weights = tuple(
-            torch.randn(n, m, generator=draw) / math.sqrt(m) for m, n in pairwise(sizes)
-        )
-        return cls(weights, tuple(torch.zeros(len(matrix)) for matrix in weights))
+        weights = tuple(torch.randn(n, m, generator=draw) for m, n in pairwise(sizes))
+        return cls(weights, tuple(torch.full((len(matrix),), 0.1) for matrix in weights))
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
@@ -106,38 +106,71 @@ class UpdateRule:
         return self.scale * direction * torch.exp(self.exponent * magnitude)
 
 
-def weight_features(weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return what a rule sees of every weight, standardised over the weights of a network.
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Which weights of a network are of one tensor; T tensors.
+
+    Attributes:
+        shares: Products with it are means over a tensor's weights (n, T).
+        members: 1 where a weight is of a tensor (T, n): products with it are what its weights get.
+    """
+
+    shares: Tensor
+    members: Tensor
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], like: Tensor) -> "Parts":
+        """Return the parts of a network whose tensors have so many weights, one after the other.
+
+        Args:
+            lengths: T numbers.
+            like: Whose dtype and device they have.
+
+        Returns:
+            The parts.
+        """
+        count = torch.tensor(lengths, dtype=torch.float64)
+        members = torch.block_diag(*(torch.ones(1, n, dtype=torch.float64) for n in lengths))
+        return cls((members.T / count).to(like), members.to(like))
+
+
+def weight_features(
+    weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor, parts: Parts
+) -> Tensor:
+    """Return what a rule sees of every weight, in units of its tensor.
 
     Args:
         weights: w (p, n).
         gradients: g (p, n).
         first: m (p, 5, n), this gradient included.
         second: v (p, 5, n), likewise.
+        parts: Which weights are of one tensor.
 
     Returns:
-        g, w, m, v, g/√v and 1/√v (p, 22, n), each of mean 0 and standard deviation 1; 0 where a
-        feature is the same for all weights.
+        w, g, m, v, m/√v and 1/√v (p, 22, n), each of mean square 1 over a tensor unless tiny.
+        Slopes pass through w alone.
 
     Examples:
-        >>> w = torch.tensor([[1.0, 3.0]])
-        >>> m = w[:, None].expand(1, 5, 2)
-        >>> weight_features(w, -w, m, m)[0, :3].round(decimals=2)
-        tensor([[ 1., -1.],
-                [-1.,  1.],
-                [-1.,  1.]])
+        >>> w = torch.tensor([[3.0, 4.0, 2.0]])
+        >>> m = w[:, None].expand(1, 5, 3)
+        >>> weight_features(w, -w, m, m, Parts.of([2, 1], w))[0, :2].round(decimals=2)
+        tensor([[ 0.8500,  1.1300,  1.0000],
+                [-0.8500, -1.1300, -1.0000]])
     """
-    inverse = torch.rsqrt(second + EPSILON)
-    g = gradients[:, None]
-    x = torch.cat([g, weights[:, None], first, second, g * inverse, inverse], 1)
-    # A feature's unit is of no consequence, and without one its square does not underflow.
-    largest = torch.linalg.vector_norm(x.detach(), math.inf, 2, keepdim=True)
-    x = x / largest.clamp_min(torch.finfo(x.dtype).tiny)
-    return torch.nn.functional.layer_norm(x, x.shape[2:], eps=EPSILON)
+    with torch.no_grad():
+        inverse = torch.rsqrt(second + _UNDER_ROOT)
+        x = torch.cat([gradients[:, None], first, second, first * inverse, inverse], 1)
+        others = _in_units(x, parts)
+    return torch.cat([_in_units(weights[:, None], parts), others], 1)
+
+
+def _in_units(x: Tensor, parts: Parts) -> Tensor:
+    """Divide by root mean squares over tensors."""
+    return x * (torch.rsqrt(_UNDER_MEAN + x.square() @ parts.shares) @ parts.members)
 
 
 def step_features(step: int, like: Tensor) -> Tensor:
-    """Return tanh(step/scale) for the nine scales.
+    """Return tanh(step/scale − 1) for the nine scales, with steps counted from 1.
 
     Args:
         step: Steps taken before.
@@ -147,8 +180,8 @@ def step_features(step: int, like: Tensor) -> Tensor:
         The numbers (9,).
 
     Examples:
-        >>> step_features(3, torch.ones(1, dtype=torch.float64))[0].item() == math.tanh(1)
+        >>> step_features(5, torch.ones(1, dtype=torch.float64))[0].item() == math.tanh(1)
         True
     """
-    values = [math.tanh(step / scale) for scale in STEP_SCALES]
+    values = [math.tanh((step + 1) / scale - 1) for scale in STEP_SCALES]
     return torch.tensor(values, dtype=torch.float64).to(like)

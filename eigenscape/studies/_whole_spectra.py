@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.analyses import exact_trace
+from eigenscape.data import DataSet
 from eigenscape.errors import UnsupportedModelError, WrongTypeError
 from eigenscape.linalg import eigsh, spectral_density, trace
 from eigenscape.linear_operator import LinearOperator
@@ -204,13 +205,24 @@ def gradient_parts(
     return {"G": G, **parts, "within": Dense(G.to_dense() - taken)}
 
 
-def held_out_risk(workshop: Workshop, networks: Networks, seed: int) -> EmpiricalRisk | None:
-    """Return the risk on the test data; None for a reader's own network without any."""
+def seen_risk(networks: Networks, seed: int, samples: int | None = None) -> EmpiricalRisk:
+    """Return the risk on the training data, or on so many of them."""
+    return EmpiricalRisk(networks.model(seed), CrossEntropy(), _some(networks.data, samples))
+
+
+def held_out_risk(
+    workshop: Workshop, networks: Networks, seed: int, samples: int | None = None
+) -> EmpiricalRisk | None:
+    """Return the same on the test data; None for a reader's own network without any."""
     if networks.cast.own is not None and networks.cast.own.test is None:
         return None
-    data = networks.cast.load(split="test", folder=workshop.data_dir)
+    data = _some(networks.cast.load(split="test", folder=workshop.data_dir), samples)
     data = data.to(workshop.device, networks.dtype)
     return EmpiricalRisk(networks.model(seed), CrossEntropy(), data)
+
+
+def _some(data: DataSet, samples: int | None) -> DataSet:
+    return data if samples is None else data.take(min(samples, data.num_samples))
 
 
 def total_trace(risk: EmpiricalRisk) -> float:

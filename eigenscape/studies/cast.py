@@ -64,6 +64,9 @@ class Cast:
         init: Rule for the initial weights.
         normalise: Of the pixels.
         keep_epochs: Epochs after which weights are kept beside the last.
+        rates: Learning rates to choose from, in place of the recipe's. Each is tried with the first
+            seed for a tenth of the epochs, and the one that then has the best test accuracy is
+            used; by training loss where there are no test data or no classes.
         own: A reader's own network in place of a built-in one.
     """
 
@@ -76,6 +79,7 @@ class Cast:
     init: str = "xavier"
     normalise: str = "standard"
     keep_epochs: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
     own: Own | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -136,13 +140,27 @@ class Cast:
         found: dict[str, Any] = {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
-            if f.name not in ("recipe", "own")
+            if f.name not in ("recipe", "own", "rates")
         }
+        if self.rates:
+            found["rates"] = list(self.rates)
         return found | {
             "seeds": list(self.seeds),
             "keep_epochs": list(self.keep_epochs),
             "recipe": str(self.recipe),
         }
+
+    def with_rate(self, rate: float) -> Recipe:
+        """Return the recipe with one of the rates.
+
+        Args:
+            rate: Which.
+
+        Returns:
+            The recipe.
+        """
+        optimizer = dataclasses.replace(self.recipe.optimizer, learning_rate=rate)
+        return dataclasses.replace(self.recipe, optimizer=optimizer)
 
     def load(self, *, split: str = "train", folder: str | None = None) -> DataSet:
         """Load the data.

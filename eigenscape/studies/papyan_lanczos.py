@@ -137,7 +137,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             verified.append((figure, kind, steps, _distance(*curves[kind])))
         distances[f"papyan.{name}"] = Measured(_distance(*curves["FastLanczos"]))
         panels.append(_verification_panel(figure, scale, curves))
-    networks = casts.best_of(workshop, setting.casts)[0]
+    networks = workshop.networks(setting.casts[0])
     H = formed(Hessian(networks.risk(networks.cast.seeds[0])))
     runs = _runs(H, options["steps"])
     found = distances | _ghost_numbers(runs)
@@ -312,12 +312,12 @@ STUDY = Study(
     title="What does Lanczos without reorthogonalisation do to the published spectra?",
     settings={
         "laptop": Setting(
-            casts.SMALL,
+            (casts.SMALL,),
             {"spiked": 1000, "pareto": (500, 250), "log_steps": 1024, "steps": (128, 256)},
             note=f"Matrices of Fig. 15 have half the paper's sizes. {casts.NOTE}",
         ),
         "paper": Setting(
-            casts.RESNET_FEW,
+            (casts.RESNET_FEW,),
             {"spiked": 2000, "pareto": (1000, 500), "log_steps": 2048, "steps": (128, 256)},
             note=f"{casts.NOTE} {casts.FIRST}",
             dtype=torch.float32,

@@ -202,7 +202,9 @@ def _trained(networks: Collection[Networks | Trained]) -> str:
     for each in networks:
         loss = f"loss {_over_seeds(each.train_loss)}"
         share = each.train_accuracy and f", accuracy {_over_seeds(each.train_accuracy)}"
-        parts.append(f"{each.cast.label_among(casts)}: {loss}{share or ''}")
+        rate = each.learning_rate if isinstance(each, Networks) else None
+        chosen = f", learning rate {rate:g}" if rate else ""
+        parts.append(f"{each.cast.label_among(casts)}: {loss}{share or ''}{chosen}")
     return f"At the end of training: {'; '.join(parts)}." if parts else ""
 
 
@@ -221,4 +223,5 @@ def _words(cast: Cast) -> str:
     samples = "all samples" if cast.samples is None else f"{cast.samples} samples"
     seeds = f"{len(cast.seeds)} seed{'s' if len(cast.seeds) > 1 else ''}"
     init = f"{cast.init} weights, " if cast.own is None else ""
-    return f"{cast.label}, {samples}, {seeds}, {init}{cast.recipe}"
+    rates = f" (learning rate: best of {', '.join(map(str, cast.rates))})" if cast.rates else ""
+    return f"{cast.label}, {samples}, {seeds}, {init}{cast.recipe}{rates}"

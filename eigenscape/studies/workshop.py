@@ -7,6 +7,7 @@ so that a study can be put together from several runs, whose networks are long g
 
 import dataclasses
 import json
+import math
 import shutil
 import warnings
 from collections import Counter
@@ -69,6 +70,7 @@ class Networks:
         train_loss: Of each seed at the end.
         train_accuracy: Likewise; None where the cast has no classes.
         test_accuracy: Likewise; None without test data.
+        learning_rate: The one that was chosen; None where the recipe has it.
     """
 
     cast: Cast
@@ -79,6 +81,7 @@ class Networks:
     train_loss: tuple[float, ...]
     train_accuracy: tuple[float, ...] | None
     test_accuracy: tuple[float, ...] | None
+    learning_rate: float | None = None
 
     @property
     def last(self) -> int:
@@ -290,15 +293,17 @@ class Workshop:
             train_loss=tuple(facts["train_loss"]),
             train_accuracy=facts["train_accuracy"] and tuple(facts["train_accuracy"]),
             test_accuracy=facts["test_accuracy"] and tuple(facts["test_accuracy"]),
+            learning_rate=facts.get("learning_rate"),
         )
 
     def _train(self, cast: Cast, data: DataSet, folder: Path) -> None:
         has_test = cast.own is None or cast.own.test is not None
         test = cast.load(split="test", folder=self.data_dir) if has_test else None
+        rate = self._best_rate(cast, data, test, folder) if cast.rates else None
         training = fit(
             lambda seed: cast.build(seed, data),
             data,
-            cast.recipe,
+            cast.recipe if rate is None else cast.with_rate(rate),
             seeds=cast.seeds,
             test=test,
             evaluate_every=max(1, cast.recipe.epochs // 20),
@@ -316,10 +321,35 @@ class Workshop:
             "train_loss": training.train_loss[-1].tolist(),
             "train_accuracy": _last(training.train_accuracy),
             "test_accuracy": _last(training.test_accuracy),
+            "learning_rate": rate,
         }
         # Last, so that weights without it are those of an unfinished training.
         write_bytes(folder / "cast.json", (json.dumps(facts, indent=1) + "\n").encode())
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+    def _best_rate(self, cast: Cast, data: DataSet, test: DataSet | None, folder: Path) -> float:
+        """Try the rates for a tenth of the epochs, and keep which was best."""
+        chosen = folder / "rate.json"
+        if not chosen.is_file():
+            epochs = max(1, cast.recipe.epochs // 10)
+            merits: dict[float, float] = {}
+            for rate in cast.rates:
+                tried = fit(
+                    lambda seed: cast.build(seed, data),
+                    data,
+                    dataclasses.replace(cast.with_rate(rate), epochs=epochs),
+                    seeds=cast.seeds[:1],
+                    test=test,
+                    evaluate_every=epochs,
+                    device=self.device,
+                    progress=self.progress,
+                )
+                accuracy = _last(tried.test_accuracy)
+                merit = accuracy[0] if accuracy else -float(tried.train_loss[-1, 0])
+                merits[rate] = merit if math.isfinite(merit) else -math.inf
+            folder.mkdir(parents=True, exist_ok=True)
+            write_bytes(chosen, json.dumps(max(merits, key=lambda rate: merits[rate])).encode())
+        return float(json.loads(chosen.read_text()))
 
 
 def told_again(caught: Sequence[warnings.WarningMessage]) -> list[str]:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from eigenscape.stepsize import UpdateRule, draw_problems, learn_rule, train_networks
 from eigenscape.stepsize._segments import Segments
-from eigenscape.stepsize._stepping import State, is_fused, new_weights
+from eigenscape.stepsize._stepping import State, new_weights
 
 pytestmark = pytest.mark.gpu
 SIZES = (6, 4, 5, 3)
@@ -55,32 +55,6 @@ def test_segments_are_those_of_the_cpu() -> None:
     # A recording that failed would warn, and warnings are errors.
     for ours, theirs in zip(segment("cuda"), segment("cpu"), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
-
-
-def test_fused_steps_are_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float32: a segment of several pieces, once in our kernels and once without."""
-    x, y = samples("cuda")
-    problems = draw_problems(x.float(), y, objective="validation", numbers=range(3))
-    draw, found, sizes = torch.Generator().manual_seed(4), [], (6, 20, 15, 3)
-    state = State.start(new_weights(problems, sizes[1:-1], draw))
-    t = STEPS + 2
-    rows, others = (problems.draw(which, t, 5, draw) for which in ("fitted", "judged"))
-    for fused in (True, False):
-        rule = UpdateRule.random().to(state.weights).to_learn()
-        assert is_fused(rule, state.weights)
-        with monkeypatch.context() as patch:
-            if not fused:
-                for module in ("_stepping", "_segments"):
-                    patch.setattr(f"eigenscape.stepsize.{module}.is_fused", lambda *_: False)
-            loss, slopes, end = Segments(rule, sizes, state.weights).run(
-                problems, state, rows, others
-            )
-        found.append([loss, *slopes, *end.tensors])
-    for ours, theirs in zip(*found, strict=True):
-        # Rounding of float32, which 18 steps of ReLU networks amplify; slopes of a sum cancel.
-        size = float(theirs.abs().max())
-        assert size > 0
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3 * size)
 
 
 @pytest.mark.parametrize("kind", ["rule", "descent"])

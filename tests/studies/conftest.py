@@ -170,6 +170,7 @@ SMALL = {
             "segments": (2, 0.0),
             "lengths": (3, 0.0),
         },
+        "num_rules": 3,
         "num_tests": 2,
         "steps": 6,
         "looks": 3,

@@ -113,3 +113,15 @@ def test_own_networks_have_a_held_out_risk_where_test_data_are_given(empty_shop:
     loss = nn.functional.cross_entropy(networks.model(0)(test.inputs), test.targets)
     assert float(risk.value()) == pytest.approx(float(loss.detach()))
     assert float(risk.value()) != pytest.approx(float(networks.risk(0).value()))
+
+
+def test_risks_of_some_samples(tiny: Networks, shop: Workshop) -> None:
+    seen, held_out = whole.seen_risk(tiny, 0, 30), whole.held_out_risk(shop, tiny, 0, 20)
+    assert held_out is not None
+    test = tiny.cast.load(split="test")
+    for risk, data, n in ((seen, tiny.data, 30), (held_out, test, 20)):
+        assert risk.num_samples == n
+        found = tiny.model(0)(data.inputs[:n].double())
+        loss = torch.nn.functional.cross_entropy(found, data.targets[:n])
+        assert float(risk.value()) == pytest.approx(float(loss.detach()))
+    assert whole.seen_risk(tiny, 0).num_samples == whole.seen_risk(tiny, 0, 10**6).num_samples

@@ -19,6 +19,7 @@ OTHER = {
     "labels": "random",
     "init": "pytorch",
     "normalise": "unit",
+    "rates": (0.1, 0.2),
     "keep_epochs": (2,),
 }
 

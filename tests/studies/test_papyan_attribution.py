@@ -18,7 +18,7 @@ C = 10
 
 @pytest.fixture(scope="module")
 def result(shop: Workshop) -> StudyResult:
-    setting = Setting((NARROW,), {"max_bytes": 2**30, "num_draws": 0})
+    setting = Setting((NARROW,), {"max_bytes": 2**30, "num_draws": 0, "samples": None})
     study = dataclasses.replace(STUDIES[NAME], settings={"laptop": setting})
     return run_study(study, shop)
 

@@ -17,7 +17,9 @@ NARROW = dataclasses.replace(TINY, model="F-4^2", keep_epochs=())
 
 @pytest.fixture(scope="module")
 def result(shop: Workshop) -> StudyResult:
-    study = dataclasses.replace(STUDIES[NAME], settings={"laptop": Setting((NARROW,))})
+    study = dataclasses.replace(
+        STUDIES[NAME], settings={"laptop": Setting((NARROW,), {"samples": None})}
+    )
     return run_study(study, shop)
 
 

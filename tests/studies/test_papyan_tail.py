@@ -17,7 +17,7 @@ NAME = "papyan-tail"
 
 @pytest.fixture(scope="module")
 def result(shop: Workshop) -> StudyResult:
-    setting = Setting((NARROW,), {"num_steps": 20, "num_probes": 1})
+    setting = Setting((NARROW,), {"num_steps": 20, "num_probes": 1, "samples": None})
     study = dataclasses.replace(STUDIES[NAME], settings={"laptop": setting})
     return run_study(study, shop)
 

@@ -63,6 +63,7 @@ def test_a_case_is_the_experiment_of_the_thesis(ran: Callable[[str], StudyResult
         kind = {"objective": objective, "num_samples": 30, "label_noise": 0.2}
         start = UpdateRule.random((4,), seed=seed)
         found = learn_rule(*data, hidden=(5,), start=start, seed=seed, **kind, **extra)
+        kind["objective"] = "training"  # a rule that is learned is used on all samples
         problems = draw_problems(*data, numbers=range(_NEW, _NEW + 2), **kind)
         run = {"hidden": (5,), "num_steps": 6, "num_looks": 3}
         ends[objective].append(train_networks(found.rule, problems, test, **run))

@@ -52,6 +52,35 @@ def test_networks_are_trained_once(empty_shop: Workshop, counted: list[Any]) -> 
     assert [*empty_shop.asked.values()] == [networks, other]
 
 
+def test_the_best_rate_is_found_by_short_trainings(
+    empty_shop: Workshop, counted: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Recipe(epochs=20, batch_size=16, optimizer=SGD(7.0))
+    cast = dataclasses.replace(QUICK, recipe=recipe, keep_epochs=(), rates=(1e-6, 0.1, 1e3))
+    assert cast.key != dataclasses.replace(cast, rates=(1e-6, 0.1)).key
+    networks = empty_shop.networks(cast)
+    assert counted == [(3,), (3,), (3,), (3, 1)]
+    assert networks.learning_rate == 0.1  # others learn nothing, or burst
+    plain = dataclasses.replace(cast, recipe=cast.with_rate(0.1), rates=())
+    torch.testing.assert_close(
+        networks.model(1).state_dict(), empty_shop.networks(plain).model(1).state_dict()
+    )
+    assert Workshop(empty_shop.folder, CPU).networks(cast).learning_rate == 0.1
+    # A training that was stopped after the choice does not choose again.
+    (networks.folder / "cast.json").unlink()
+    counted.clear()
+    Workshop(empty_shop.folder, CPU).networks(cast)
+    assert counted == [(3, 1)]
+
+
+def test_without_test_data_the_loss_decides_over_the_rate(empty_shop: Workshop) -> None:
+    data = QUICK.load()
+    own = Own(lambda seed: QUICK.build(seed, data), data)
+    recipe = Recipe(epochs=30, batch_size=8)
+    cast = Cast("mine", "mine", recipe, rates=(1e-6, 0.1), own=own)
+    assert empty_shop.networks(cast).learning_rate == 0.1
+
+
 def test_the_facts_are_those_of_the_weights(tiny: Networks) -> None:
     model = tiny.model(1).eval()
     assert {p.dtype for p in model.parameters()} == {torch.float64}
