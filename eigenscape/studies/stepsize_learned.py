@@ -81,6 +81,8 @@ _CLAIMS = (
         why="The thesis does not say this, but without it validation-does-not and noise-decides "
         "would also agree for a rule that learns little. 0.02 is the spread of five networks. "
         "Added after the first run, in which TbV's rule was poor.",
+        known="On digits a rule of TbV is judged by 100 samples, and learned from 200 short runs; "
+        "it learns fast and then stays behind SGD, whose one number is easier to find.",
     ),
     Claim(
         "thesis.figure5.4.noise-decides",
@@ -327,11 +329,13 @@ def _numbers(found: Mapping[Case, Courses], cases: Iterable[Case]) -> dict[str, 
         if (few, 0.0) in found:
             less = _gap(at) - _gap(found[few, 0.0])
             measured["thesis.figure5.4.noise-decides"] = _over(less)
+    if few == most:
+        return measured
     if (most, 0.0) in found:
         measured["thesis.figure5.4c.all-clean-equal"] = _over(_gap(found[most, 0.0]))
     if most in noisy:
         measured["thesis.figured.1.all-noisy"] = _over(_gap(noisy[most]))
-    if few < most and {few, most} <= noisy.keys():
+    if {few, most} <= noisy.keys():
         gaps = [_gap(courses) for courses in noisy.values()]
         rises = [_over(after - before) for before, after in itertools.pairwise(gaps)]
         measured["thesis.figured.3.gap-shrinks"] = max(rises, key=lambda rise: rise.ours)
@@ -416,25 +420,23 @@ STUDY = Study(
                 "data": "digits",
                 "hidden": (16,),
                 "widths": (32,),
-                "cases": ((200, 0.0), (200, 0.2), (None, 0.0), (None, 0.2)),
+                "cases": ((200, 0.2),),
                 "learning": {
-                    "num_problems": 60,
-                    "num_trajectories": 1,
-                    "segments": (10, 20.0),
-                    "lengths": (10, 10.0),
-                    "judge_size": 200,
+                    "num_trajectories": 2,
+                    "segments": (10, 10.0),
+                    "lengths": (50, 50.0),
                 },
-                "few": {"lengths": (20, 20.0), "judge_size": None},
-                "num_rules": 2,
+                "few": {},
+                "num_rules": 1,
                 "num_tests": 5,
-                "steps": 400,
-                "looks": 10,
+                "steps": 1000,
+                "looks": 25,
                 "rates": (0.03, 0.1, 0.3, 1.0),
             },
-            note="Digits in place of MNIST, networks 64-16-10 in place of 784-100-20-10, 200 and "
-            "1437 samples in place of 1000 and 60 000; a rule is learned from 60 runs in place of "
-            "300, which are shorter; with all samples it is judged on 200 of them at a time; two "
-            f"rules of each kind. {_OURS}",
+            note="Digits in place of MNIST, networks 64-16-10 in place of 784-100-20-10, 200 "
+            "samples in place of 1000, and no other case; a rule is learned from 200 runs in place "
+            "of 300, of a third of their steps. Fewer runs are too few: after 60 of 600 steps one "
+            f"of two rules of TbV ended at 0.83, the other at 0.53. {_OURS}",
         ),
         "paper": Setting(
             options={
