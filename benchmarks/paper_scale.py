@@ -280,12 +280,12 @@ def copy_parts(source: Path, target: Path) -> None:
                 write_bytes(place, path.read_bytes())
 
 
-def record_all(run: Run, folder: Path, workers: list[subprocess.Popen[bytes]]) -> list[bool]:
+def record_all(run: Run, folder: Path, is_working: Callable[[], bool]) -> list[bool]:
     """Record studies in their order, each when its networks are trained or no worker is left."""
     workshop, are_well = run.workshop(), []
     for study in (STUDIES[name] for name in run.studies):
         casts = study.settings[run.scale].casts
-        while any(worker.poll() is None for worker in workers):
+        while is_working():
             if casts and len(_there(run, study, workshop)) == len(casts):
                 break
             time.sleep(0.5)
@@ -322,7 +322,9 @@ def main() -> None:
     command = [sys.executable, *sys.argv, "--begun", str(begun), "--claims", str(claims)]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     workers = [subprocess.Popen(command, env=environment) for _ in range(given.workers)]
-    are_well = record_all(run, given.results, workers)
+    are_well = record_all(
+        run, given.results, lambda: any(worker.poll() is None for worker in workers)
+    )
     are_well += [worker.wait() == 0 for worker in workers]
     shutil.rmtree(claims)
     run.say("end")

@@ -21,8 +21,9 @@ from eigenscape.stepsize.problems import Problems
 from eigenscape.stepsize.update_rule import UpdateRule
 
 MOST_STEPS = 128  # of a piece that a CUDA graph holds: a segment has 150 on average
-# Numbers that back-propagation keeps of a weight and step, and how many bytes it may keep in all.
-_KEPT, _MOST_BYTES = 140, {"cpu": 2**30, "cuda": 2**33}
+# Numbers that back-propagation keeps of a weight and step (60 were counted for a rule of 32 units),
+# and how many bytes it may keep in all.
+_KEPT, _MOST_BYTES = 64, {"cpu": 2**30, "cuda": 2**33}
 
 
 class Segments:

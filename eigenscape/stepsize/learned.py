@@ -99,9 +99,10 @@ def learn_rule(
     second derivatives, RMSprop with a decay of 0.9 whose mean squares begin at 1, slopes cut off at
     ±10 000, and a meta-objective on all samples to judge by. A run ends where that is not finite.
 
-    Cost of a step: about 150 numbers a weight and problem are read or written on the way forward,
-    300 on the way back; memory for 11 numbers a weight and problem where each piece of a
-    segment begins, and for 140 at each step of one piece. On a CUDA device a piece is one launch.
+    Cost of a step, counted for the thesis's networks and rule: 490 numbers a weight and problem are
+    read or written on the way forward, 370 on the way back; memory for 11 numbers a weight and
+    problem where each piece of a segment begins, and for 60 at each step of one piece. On a CUDA
+    device a piece is one launch.
 
     Args:
         inputs: Features of the samples (N, d); their dtype and device are used.

@@ -207,7 +207,7 @@ def gradient_parts(
 
 def seen_risk(networks: Networks, seed: int, samples: int | None = None) -> EmpiricalRisk:
     """Return the risk on the training data, or on so many of them."""
-    return EmpiricalRisk(networks.model(seed), CrossEntropy(), _some(networks.data, samples))
+    return EmpiricalRisk(networks.model(seed), CrossEntropy(), some_of(networks.data, samples))
 
 
 def held_out_risk(
@@ -216,13 +216,16 @@ def held_out_risk(
     """Return the same on the test data; None for a reader's own network without any."""
     if networks.cast.own is not None and networks.cast.own.test is None:
         return None
-    data = _some(networks.cast.load(split="test", folder=workshop.data_dir), samples)
+    data = some_of(networks.cast.load(split="test", folder=workshop.data_dir), samples)
     data = data.to(workshop.device, networks.dtype)
     return EmpiricalRisk(networks.model(seed), CrossEntropy(), data)
 
 
-def _some(data: DataSet, samples: int | None) -> DataSet:
-    return data if samples is None else data.take(min(samples, data.num_samples))
+def some_of(data: DataSet, samples: int | None) -> DataSet:
+    """Return so many samples at random, since a reader's may be sorted by class; or all."""
+    if samples is None or samples >= data.num_samples:
+        return data
+    return data.take(samples, seed=0)
 
 
 def total_trace(risk: EmpiricalRisk) -> float:

@@ -124,8 +124,8 @@ def _of_networks() -> list[Claim]:
 _TIE = (
     "T-600 alone, where three seeds have -0.0002, +0.0006 and -0.0017: equal within their spread, "
     "while the paper has -0.011. All other networks agree, by 0.002 to 0.085. Bases that are "
-    "renewed (ITER) take another 0.033 off T-600, so it is those of the trained weights that do "
-    "not last."
+    "renewed (ITER) take another 0.033 off T-600: those of the trained weights may not last, which "
+    "was not looked into."
 )
 
 

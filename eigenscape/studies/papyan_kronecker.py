@@ -13,13 +13,12 @@ import numpy as np
 import torch
 
 from eigenscape.analyses import KroneckerSpectra, kronecker_spectra
-from eigenscape.losses import CrossEntropy
 from eigenscape.progress import Ticker
 from eigenscape.report import Axis, Mark, Panel, Picture, Points, Rule, Sheet
-from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies import papyan_casts as casts
 from eigenscape.studies._draw import curve, rounded
 from eigenscape.studies._tables import sheet
+from eigenscape.studies._whole_spectra import seen_risk
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.papyan_layers import WIDE_MLP
 from eigenscape.studies.portrait import matrix_layers
@@ -145,10 +144,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
 
 
 def _look(networks: Networks, seed: int, setting: Setting, workshop: Workshop) -> _Network:
-    data, samples = networks.data, setting.options["samples"]
-    if samples is not None and samples < data.num_samples:
-        data = data.take(samples, seed=0)
-    risk = EmpiricalRisk(networks.model(seed), CrossEntropy(), data)
+    risk = seen_risk(networks, seed, setting.options["samples"])
     layers: list[KroneckerSpectra] = []
     names = matrix_layers(risk)
     ticker = Ticker(workshop.progress, f"layers of {networks.cast.label}", len(names))

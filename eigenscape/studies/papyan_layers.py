@@ -28,6 +28,7 @@ from eigenscape.studies import papyan_casts as casts
 from eigenscape.studies._draw import rounded
 from eigenscape.studies._papyan_layer_claims import FIGURE, LAYER_CLAIMS, MATRIX
 from eigenscape.studies._tables import sheet
+from eigenscape.studies._whole_spectra import some_of
 from eigenscape.studies.claim import Measured
 from eigenscape.studies.papyan_parts import (
     KINDS,
@@ -106,9 +107,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
 
 
 def _look(networks: Networks, seed: int, samples: int | None, workshop: Workshop) -> _Network:
-    data, device = networks.data, workshop.device
-    if samples is not None and samples < data.num_samples:
-        data = data.take(samples, seed=0)
+    data, device = some_of(networks.data, samples), workshop.device
     model = networks.model(seed)
     risk = EmpiricalRisk(model, CrossEntropy(), data)
     layers = matrix_layers(risk)
