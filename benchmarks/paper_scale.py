@@ -41,6 +41,7 @@ KEPT = ("*/seed-*/*.json", "*/*.safetensors")
 KEPT_BY_CAST = {
     "wu-autocorrelation": ("autocorrelation", False),
     "wu-full-hessian": ("full-hessian", False),
+    "wu-output-space": ("output-space", False),
     **{f"wu-overlap{end}": ("overlap", True) for end in ("", "-trainings", "-widths", "-deep")},
 }
 
@@ -265,8 +266,8 @@ def _is_measured(cast: Cast, study: Study, scale: str, workshop: Workshop) -> bo
     casts = (
         [other for other in setting.casts if other.label == cast.label] if is_grouped else [cast]
     )
-    options = setting.options if name != "autocorrelation" else {}
-    path = dataclasses.replace(workshop, dtype=setting.dtype).part_file(name, casts, options)
+    ours = dataclasses.replace(workshop, dtype=setting.dtype)
+    path = ours.part_file(name, casts, setting.options)
     return path is not None and path.is_file()
 
 

@@ -6,12 +6,14 @@ judge; the same with the rates at which units fire between the factors; and E[�
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, stdev
 
 import torch
 
 from eigenscape.analyses import OutputSpaceOverlap, output_space_overlap
 from eigenscape.errors import UnsupportedModelError
+from eigenscape.records import storable
 from eigenscape.report import Axis, Panel, Picture, Points
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies import wu_casts as casts
@@ -21,7 +23,7 @@ from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.portrait import matrix_layers
 from eigenscape.studies.study import Outcome, Setting, Study
-from eigenscape.studies.workshop import Networks, Workshop
+from eigenscape.studies.workshop import Workshop
 
 # Table 10: network, data, labels: fc1, fc2, fc3; nothing is said of fc4 of F-1500^3.
 _TABLE = {
@@ -126,31 +128,44 @@ _CLAIMS = (
 _Found = dict[tuple[str, str], OutputSpaceOverlap]
 
 
+@storable
 @dataclass(frozen=True)
-class _Layer:
-    """One layer of the networks of a cast: for each seed what was found, at the start and end."""
+class OutputSpaceLayer:
+    """One layer of the networks of a cast.
 
-    cast: Cast
+    Attributes:
+        name: The layer's name.
+        is_last: Whether no other follows.
+        start: Overlaps at the start, for each seed by each reading of S.
+        end: The same at the minimum.
+        removed: For each seed, with R(S) less Sᵀ1 in place of {Sᵀa : a ⊥ 1}, at the minimum.
+        gaps: For each seed λ_d/λ_{d+1} of E[M] there; None where nothing is left of E[M].
+    """
+
     name: str
-    start: Sequence[_Found]
-    end: Sequence[_Found]
+    is_last: bool
+    start: tuple[tuple[float, ...], ...]
+    end: tuple[tuple[float, ...], ...]
+    removed: tuple[float, ...]
+    gaps: tuple[float | None, ...]
 
     def overlaps(self, space: str = "weights", *, start: bool = False) -> list[float]:
-        return [found[self.name, space].overlap for found in (self.start if start else self.end)]
+        """Return them for each seed."""
+        place = _SPACES.index(space)
+        return [found[place] for found in (self.start if start else self.end)]
 
-    def row(self) -> tuple[object, ...]:
+    def row(self, network: str) -> tuple[object, ...]:
+        """Return its row of the table."""
         ours = self.overlaps()
-        less = [found[self.name, "weights"].overlap_removed for found in self.end]
-        gaps = [_gap(found[self.name, "weights"]) for found in self.end]
         return (
-            self.cast.label,
+            network,
             self.name,
             fmean(ours),
             stdev(ours) if len(ours) > 1 else None,
-            fmean(less),
+            fmean(self.removed),
             *(fmean(self.overlaps(space)) for space in _SPACES[1:]),
             *(fmean(self.overlaps(space, start=True)) for space in _SPACES),
-            None if None in gaps else fmean(gap for gap in gaps if gap is not None),
+            None if None in self.gaps else fmean(gap for gap in self.gaps if gap is not None),
         )
 
 
@@ -171,15 +186,16 @@ _COLUMNS = (
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Compare the spaces for every fully connected layer, at the start and at the end."""
-    layers: list[_Layer] = []
+    rows: list[tuple[object, ...]] = []
     measured: dict[str, Measured] = {}
     lasts = []
-    starts: dict[str, list[_Layer]] = {"mlp": [], "lenet5": []}
+    starts: dict[str, list[OutputSpaceLayer]] = {"mlp": [], "lenet5": []}
     panels = []
     for cast in setting.casts:
-        networks = workshop.networks(cast)
-        own = _layers(networks)
-        layers += own
+        own = workshop.part(
+            "output-space", (cast,), setting.options, partial(_layers, cast, workshop)
+        )
+        rows += [layer.row(cast.label) for layer in own]
         key = (cast.model, cast.data, cast.labels)
         printed = _printed(key)
         for layer in own:
@@ -187,7 +203,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
                 measured[f"{_stem(*key)}.{layer.name}"] = Measured.over(layer.overlaps())
         if own and cast.labels == "true":
             starts["lenet5" if cast.model.startswith("LeNet5") else "mlp"].append(own[0])
-            if own[-1].name == matrix_layers(networks.risk(cast.seeds[0]))[-1]:
+            if own[-1].is_last:
                 lasts.append(fmean(own[-1].overlaps()))
         if own:
             panels.append(_panel(cast, own, printed))
@@ -206,17 +222,28 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         "weights above the layer, as printed, or E[∂z/∂output], in which units that never fire "
         "count for nothing.",
     )
-    table = sheet("layers", "Every layer", _COLUMNS, [layer.row() for layer in layers])
+    table = sheet("layers", "Every layer", _COLUMNS, rows)
     return Outcome(measured, (picture,) if panels else (), (table,))
 
 
-def _layers(networks: Networks) -> list[_Layer]:
+def _layers(cast: Cast, workshop: Workshop) -> tuple[OutputSpaceLayer, ...]:
     """Return the layers with a chain of linear layers above, in order."""
-    cast = networks.cast
+    networks = workshop.networks(cast)
     names = matrix_layers(networks.risk(cast.seeds[0]))
     start = [_found(networks.risk(seed, 0), names) for seed in cast.seeds]
     end = [_found(networks.risk(seed), names) for seed in cast.seeds]
-    return [_Layer(cast, name, start, end) for name in names if (name, "weights") in end[0]]
+    return tuple(
+        OutputSpaceLayer(
+            name,
+            name == names[-1],
+            tuple(tuple(one[name, space].overlap for space in _SPACES) for one in start),
+            tuple(tuple(one[name, space].overlap for space in _SPACES) for one in end),
+            tuple(one[name, "weights"].overlap_removed for one in end),
+            tuple(_gap(one[name, "weights"]) for one in end),
+        )
+        for name in names
+        if (name, "weights") in end[0]
+    )
 
 
 def _found(risk: EmpiricalRisk, names: tuple[str, ...]) -> _Found:
@@ -238,7 +265,7 @@ def _gap(found: OutputSpaceOverlap) -> float | None:
     return float(values[d - 1] / values[d])
 
 
-def _panel(cast: Cast, layers: Sequence[_Layer], printed: dict[str, float]) -> Panel:
+def _panel(cast: Cast, layers: Sequence[OutputSpaceLayer], printed: dict[str, float]) -> Panel:
     x = indices(len(layers))
     series = (
         ("weights, minimum", "first", "weights", False),
