@@ -16,6 +16,7 @@ Processes take turns on a GPU; under its multi-process service they share it
 import argparse
 import dataclasses
 import fcntl
+import gc
 import os
 import shutil
 import subprocess
@@ -207,6 +208,7 @@ def work(run: Run) -> bool:
                 is_well = False
                 continue
             run.keep()
+            leave_memory()
             run.say(f"{task.name}: {time.time() - begun:.1f} s")
     except OverError:
         run.say("time is over")
@@ -281,6 +283,13 @@ def copy_parts(source: Path, target: Path) -> None:
                 write_bytes(place, path.read_bytes())
 
 
+def leave_memory() -> None:
+    """Give memory that is no longer used back to the device, for other processes."""
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 def record_all(run: Run, folder: Path, is_working: Callable[[], bool]) -> list[bool]:
     """Record studies in their order, each when its networks are trained or no worker is left."""
     workshop, are_well = run.workshop(), []
@@ -291,6 +300,7 @@ def record_all(run: Run, folder: Path, is_working: Callable[[], bool]) -> list[b
                 break
             time.sleep(0.5)
         are_well.append(record(run, study, folder, workshop))
+        leave_memory()
     return are_well
 
 

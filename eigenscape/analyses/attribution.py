@@ -34,6 +34,9 @@ from eigenscape.pairs import EigenPairs
 from eigenscape.records import Columns, Record, Status
 
 WHICH = ("magnitude", "largest")
+# Entries that are transformed at once: complex, in float64, they take 16 bytes each, and cuFFT
+# refuses 2³¹ of them.
+_AT_ONCE = 2**26
 _Matrix = Tensor | LinearOperator  # known by its entries, or by its products
 
 
@@ -322,13 +325,17 @@ def _rotation(operator: LinearOperator, seed: int, draw: int) -> Callable[[Tenso
         both: Tensor = torch.fft.fft(X, dim=0, norm="ortho")
         return both.real - both.imag
 
-    def apply(X: Tensor, transposed: bool) -> Tensor:
+    def few(X: Tensor, transposed: bool) -> Tensor:
         Y = X.double()
         if transposed:
             Y = signs[:, :1] * hartley(signs[:, 1:] * hartley(Y))
         else:
             Y = hartley(signs[:, 1:] * hartley(signs[:, :1] * Y))
         return Y.to(X.dtype)
+
+    def apply(X: Tensor, transposed: bool) -> Tensor:
+        pieces = X.split(max(1, _AT_ONCE // len(X)), 1)
+        return torch.cat([few(piece, transposed) for piece in pieces], 1)
 
     return apply
 

@@ -2,17 +2,20 @@
 
 The two papers that normalise do it differently, so the place of BatchNorm is a choice:
 
-- Wu App. D.2: after the ReLU, without learnable parameters;
+- Wu App. D.2: after the ReLU, and the pooling where there is one, without learnable parameters;
 - Papyan footnote 4 and App. D.3: between the layer and its ReLU, with learnable parameters.
 
 Both use running statistics in eval mode. There BatchNorm is frozen, an affine map, and the Hessian
 is that of a function of single samples. `EmpiricalRisk` evaluates in eval mode unless told to keep.
 """
 
+from collections.abc import Callable
 from enum import Enum
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+Pool = Callable[[Tensor], Tensor]
 
 
 class Norm(Enum):
@@ -47,9 +50,9 @@ class Layered(nn.Module):
                 norm = nn.BatchNorm1d(layer.out_features, affine=learnable)
             self.add_module(f"bn-{name}", norm)
 
-    def hidden(self, name: str, x: Tensor) -> Tensor:
-        """Apply a hidden layer, its ReLU and its BatchNorm, in the network's order."""
-        return self.relu(name, self.affine(name, x))
+    def hidden(self, name: str, x: Tensor, pool: Pool | None = None) -> Tensor:
+        """Apply a hidden layer, its ReLU, pooling and BatchNorm, in the network's order."""
+        return self.relu(name, self.affine(name, x), pool)
 
     def affine(self, name: str, x: Tensor) -> Tensor:
         """Apply a layer, and its BatchNorm where that comes before the ReLU."""
@@ -58,9 +61,11 @@ class Layered(nn.Module):
             z = self.get_submodule(f"bn-{name}")(z)
         return z
 
-    def relu(self, name: str, z: Tensor) -> Tensor:
-        """Apply a layer's ReLU, and its BatchNorm where that comes after."""
+    def relu(self, name: str, z: Tensor, pool: Pool | None = None) -> Tensor:
+        """Apply a layer's ReLU and pooling, and its BatchNorm where that comes after."""
         x = F.relu(z)
+        if pool is not None:
+            x = pool(x)
         if self.norm is Norm.AFTER_RELU:
             x = self.get_submodule(f"bn-{name}")(x)
         return x

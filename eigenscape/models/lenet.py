@@ -15,7 +15,8 @@ class LeNet5(Layered):
     """Two 5×5 convolutions, each with ReLU and 2×2 max-pooling, and three linear layers.
 
     Images of 28×28 pixels are padded with zeros to 32×32, so that MNIST and CIFAR-10 have the same
-    shapes from `conv1` on.
+    shapes from `conv1` on. BatchNorm stands after the pooling; Wu Table 5 has it before, but their
+    numbers are those of networks that have it after (docs/errata.md).
 
     Examples:
         >>> LeNet5((3, 32, 32), 10).fc1
@@ -52,8 +53,8 @@ class LeNet5(Layered):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (N, channels, height, width) to logits (N, classes)."""
-        x = self.maxpool1(self.hidden("conv1", pad_28_to_32(x)))
-        x = self.maxpool2(self.hidden("conv2", x)).flatten(1)
+        x = self.hidden("conv1", pad_28_to_32(x), self.maxpool1)
+        x = self.hidden("conv2", x, self.maxpool2).flatten(1)
         x = self.hidden("fc2", self.hidden("fc1", x))
         logits: Tensor = self.fc3(x)
         return logits
@@ -82,7 +83,8 @@ FAMILIES = (
             examples=("LeNet5", "LeNet5-(fc1-80)", "LeNet5-(conv2-25)", "LeNet5-BN"),
             summary=(
                 "LeNet5 with ReLU and max-pooling; -(fc1-80) gives layer fc1 (or conv1, conv2, "
-                "fc2) 80 units. -BN: BatchNorm after every ReLU, not learnable. 28×28 is padded."
+                "fc2) 80 units. -BN: BatchNorm after every ReLU and its pooling, not learnable. "
+                "28×28 is padded."
             ),
             source="Wu App. D.2, Tables 4 and 5; variants: Table 6 and Wu-2020 Table 6",
             layers="conv1, conv2, fc1, fc2, fc3; bn-conv1, …, bn-fc2",

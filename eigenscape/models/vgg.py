@@ -65,14 +65,16 @@ class VGG11(Layered):
         """Map images (N, channels, height, width) to logits (N, classes)."""
         x = pad_28_to_32(x)
         for i in range(1, 9):
-            x = self.hidden(f"conv{i}", x)
-            if i in _POOLED:
-                x = nn.functional.max_pool2d(x, 2)
+            x = self.hidden(f"conv{i}", x, _pooled if i in _POOLED else None)
         x = x.flatten(1)
         for i in range(1, self.num_linear):
             x = self.hidden(f"fc{i}", x)
         logits: Tensor = self.get_submodule(f"fc{self.num_linear}")(x)
         return logits
+
+
+def _pooled(x: Tensor) -> Tensor:
+    return nn.functional.max_pool2d(x, 2)
 
 
 def _make(name: re.Match[str], shape: Shape, num_classes: int) -> nn.Module:

@@ -390,7 +390,7 @@ STUDY = Study(
         "paper": Setting(
             casts.VGG_SIZES,
             {"max_bytes": 12 * 10**9},  # C²·n numbers in float32
-            note="Learning rate 0.02 for all sizes, 16 of Papyan's 20: up to 1351 samples a class. "
+            note="Learning rate 0.02 for all sizes, 13 of Papyan's 20: up to 506 samples a class. "
             f"{casts.FIRST}",
             dtype=torch.float32,
         ),

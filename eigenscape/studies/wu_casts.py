@@ -64,13 +64,11 @@ ROWS = (
 )
 DEEP = (_cast("F-200^4", "mnist", DEFAULT, (0,), normalise=_MNIST), *MLPS[1:])
 
-# Deeper networks: shorter training with the tricks, on CIFAR-10.
-_SHORT = Recipe(
-    epochs=100, batch_size=128, optimizer=SGD(0.01, momentum=0.9, weight_decay=5e-4), tf32=True
-)
+# Deeper networks, on CIFAR-10: momentum of 0.9 moves them as far in a tenth of the epochs.
+_SHORT = Recipe(epochs=100, batch_size=128, optimizer=SGD(0.01, momentum=0.9), tf32=True)
 VGG = _cast("VGG11-W32", "cifar10", _SHORT, THREE)
-VGG_WIDE = _cast("VGG11-W64", "cifar10", _SHORT, THREE)
-RESNET = _cast("ResNet18-W16", "cifar10", _SHORT, THREE)
+VGG_WIDE = _cast("VGG11-W64", "cifar10", _SHORT, (0,))
+RESNET = _cast("ResNet18-W16", "cifar10", _SHORT, (0, 1))
 
 _DIGITS = Recipe(epochs=100, batch_size=32, optimizer=SGD(0.05))
 SMALL_MLP = Cast("F-48^2", "digits", _DIGITS, (0, 1, 2, 3), keep_epochs=(1, 10, 30))

@@ -1,5 +1,6 @@
 """Outliers, their causes, and what random causes would have done."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -145,6 +146,24 @@ def test_the_rotation_is_orthogonal_and_its_transpose_undoes_it(n: int) -> None:
     torch.testing.assert_close(_rotation(Dense(eye), 5, 1)(eye, True), Q.T, atol=1e-14, rtol=0.0)
     assert not torch.allclose(Q, _rotation(Dense(eye), 5, 2)(eye, False))
     assert float(Q.abs().max()) < 1.0 - 1e-6
+
+
+def test_the_rotation_takes_a_few_columns_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules[_rotation.__module__]  # the room has a function of its name
+    X = torch.randn(7, 5, dtype=torch.float64)
+    rotation = _rotation(Dense(torch.eye(7, dtype=torch.float64)), 0, 0)
+    whole = rotation(X, False), rotation(X, True)
+    seen, fft = [], torch.fft.fft
+
+    def watched(Y: torch.Tensor, **how: object) -> torch.Tensor:
+        seen.append(Y.shape[1])
+        found: torch.Tensor = fft(Y, **how)
+        return found
+
+    monkeypatch.setattr(module, "_AT_ONCE", 15)
+    monkeypatch.setattr(torch.fft, "fft", watched)
+    torch.testing.assert_close((rotation(X, False), rotation(X, True)), whole)
+    assert seen == [2, 2, 2, 2, 1, 1] * 2
 
 
 def test_the_seed_fixes_the_random_causes_and_records_can_be_kept() -> None:

@@ -22,16 +22,16 @@ def outputs(net: nn.Module, x: torch.Tensor) -> dict[str, tuple[int, ...]]:
     return seen
 
 
-def test_shapes_of_wu_table_5() -> None:
+def test_layers_of_wu_table_5_with_batchnorm_after_pooling() -> None:
     net = models.build("LeNet5-BN", input_shape=CIFAR, num_classes=10)
     seen = outputs(net, torch.randn(2, *CIFAR, dtype=torch.float32))
     assert list(seen.items()) == [
         ("conv1", (6, 28, 28)),
-        ("bn-conv1", (6, 28, 28)),
         ("maxpool1", (6, 14, 14)),
+        ("bn-conv1", (6, 14, 14)),
         ("conv2", (16, 10, 10)),
-        ("bn-conv2", (16, 10, 10)),
         ("maxpool2", (16, 5, 5)),
+        ("bn-conv2", (16, 5, 5)),
         ("fc1", (120,)),
         ("bn-fc1", (120,)),
         ("fc2", (84,)),

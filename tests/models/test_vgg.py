@@ -61,15 +61,15 @@ def test_papyan_has_three_linear_layers_and_learnable_batch_norm_before_relu() -
     torch.testing.assert_close(seen[0], F.max_pool2d(F.relu(z), 2))
 
 
-def test_wu_normalises_after_the_relu_and_before_pooling() -> None:
+def test_wu_normalises_after_the_relu_and_its_pooling() -> None:
     net = models.build("VGG11-W2-BN", input_shape=CIFAR, num_classes=7).double()
     plain = models.build("VGG11-W2", input_shape=CIFAR, num_classes=7)
     assert models.count_parameters(net) == models.count_parameters(plain)
     x, seen = torch.randn(4, *CIFAR), []
     net.conv2.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     net(x)
-    z = F.batch_norm(F.relu(net.conv1(x)), None, None, training=True)
-    torch.testing.assert_close(seen[0], F.max_pool2d(z, 2))
+    z = F.max_pool2d(F.relu(net.conv1(x)), 2)
+    torch.testing.assert_close(seen[0], F.batch_norm(z, None, None, training=True))
 
 
 def test_sizes_of_images() -> None:

@@ -41,7 +41,7 @@ def test_networks_of_the_paper() -> None:
         ("cifar10", 350),
     }
     sizes = [cast.samples for cast in VGG_SIZES]
-    assert (len(sizes), sizes[0], sizes[8], sizes[-1]) == (16, 100, 1360, 13510)
+    assert (len(sizes), sizes[0], sizes[8], sizes[-1]) == (13, 100, 1360, 5060)
 
 
 def test_batch_norm_stands_before_relu() -> None:
