@@ -11,13 +11,13 @@ Papyan's SlowLanczos (Alg. 1) and FastLanczos (Alg. 2) are `reorthogonalise=True
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 
-import numpy as np
 import torch
-from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from eigenscape.checkpoint import Checkpoint
+from eigenscape.dense import eigh
 from eigenscape.errors import (
     CheckpointError,
     InvalidArgumentError,
@@ -65,13 +65,24 @@ class LanczosRun(Record):
 
         The rule is exact for polynomials f of degree 2m − 1; weights of a row add up to 1.
         """
-        nodes, vectors = _tridiagonal_eigh(self.alphas, self.betas)
-        return nodes, vectors[:, 0, :].square()
+        nodes, first, _ = self._ends
+        return nodes, first.square()
 
     def ritz(self) -> tuple[Tensor, Tensor]:
         """Return Ritz values (p, m) ascending and the residual norms of their vectors (p, m)."""
-        nodes, vectors = _tridiagonal_eigh(self.alphas, self.betas)
-        return nodes, (self.betas[:, -1:] * vectors[:, -1, :]).abs()
+        nodes, _, last = self._ends
+        return nodes, (self.betas[:, -1:] * last).abs()
+
+    @cached_property
+    def _ends(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Eigenvalues of the tridiagonal matrices, first and last rows of their vectors (p, m)."""
+        found = []
+        for alpha, beta in zip(self.alphas, self.betas[:, :-1], strict=True):
+            # As a full matrix: divide and conquer is thrice as fast as QR on the tridiagonal one.
+            nodes, vectors = eigh(torch.diag(alpha) + torch.diag(beta, -1))
+            found.append((nodes, vectors[0].clone(), vectors[-1].clone()))
+        nodes, first, last = (torch.stack(part) for part in zip(*found, strict=True))
+        return nodes, first, last
 
 
 @full_precision()
@@ -308,14 +319,3 @@ def _starting_rows(
 
 def _dots(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() * b.double()).sum(1)
-
-
-def _tridiagonal_eigh(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues (p, m) and eigenvectors (p, m, m) of p tridiagonal matrices."""
-    values, vectors = [], []
-    for diagonal, off in zip(alphas.numpy(), betas[:, :-1].numpy(), strict=True):
-        # LAPACK's QR iteration: its eigenvectors are orthogonal also where values coincide.
-        value, vector = eigh_tridiagonal(diagonal, off, lapack_driver="stev")
-        values.append(value)
-        vectors.append(vector)
-    return torch.from_numpy(np.stack(values)), torch.from_numpy(np.stack(vectors))
