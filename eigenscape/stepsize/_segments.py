@@ -16,14 +16,14 @@ from torch import Tensor
 
 from eigenscape.stepsize import _stacked_mlp as mlp
 from eigenscape.stepsize._recorded import Recorded
-from eigenscape.stepsize._stepping import Layout, State, clocks, take_step
+from eigenscape.stepsize._stepping import Layout, State, clocks, is_fused, joined, take_step
 from eigenscape.stepsize.problems import Problems
 from eigenscape.stepsize.update_rule import UpdateRule
 
 MOST_STEPS = 128  # of a piece that a CUDA graph holds: a segment has 150 on average
-# Numbers that back-propagation keeps of a weight and step (60 were counted for a rule of 32 units),
-# and how many bytes it may keep in all.
-_KEPT, _MOST_BYTES = 64, {"cpu": 2**30, "cuda": 2**33}
+# Numbers that back-propagation keeps of a weight and step, with kernels of our own (w, g, m and v
+# are 12) and without (60 were counted for a rule of 32 units); and how many bytes it may keep.
+_KEPT, _MOST_BYTES = {True: 16, False: 64}, {"cpu": 2**30, "cuda": 2**33}
 
 
 class Segments:
@@ -87,12 +87,13 @@ class Segments:
         classes: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Take steps on (k, p, b, d) and (k, p, b), judged before; add their losses up."""
-        here, total = (w, m, v), w.new_zeros(())
+        here, total, rows = (w, m, v), w.new_zeros(()), joined(self._rule, w)
         for k, clock in enumerate(times):
             # Samples to judge by are of each step, or the same (p, b, d) for all.
             seen = (others, classes) if others.ndim == 3 else (others[k], classes[k])
             total = total + mlp.losses(here[0], self._layout.sizes, *seen).mean()
-            here = take_step(self._rule, here, self._layout, (inputs[k], labels[k]), clock)
+            batch = inputs[k], labels[k]
+            here = take_step(self._rule, here, self._layout, batch, clock, rows)
         return *here, total
 
     def _steps_and_slopes(
@@ -109,7 +110,8 @@ class Segments:
 
     def _lengths(self, state: State, t: int) -> list[int]:
         weights = state.weights
-        fit = _MOST_BYTES[weights.device.type] // (_KEPT * weights.nbytes)
+        kept = _KEPT[is_fused(self._rule, weights)] * weights.nbytes
+        fit = _MOST_BYTES[weights.device.type] // kept
         if weights.is_cuda:
             return cut(t, max(1, min(MOST_STEPS, fit)), weights.device)
         return [t] if t <= fit else cut(t, math.isqrt(t - 1) + 1, weights.device)

@@ -15,6 +15,11 @@ from eigenscape.stepsize.update_rule import (
     step_features,
     weight_features,
 )
+from eigenscape.train import has_kernels
+
+MOST_HIDDEN = 64  # units of a rule that the kernels hold
+# Weights of a span, and how many spans there may be before they are longer; for the kernels.
+SPAN, MOST_SPANS = 256, 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +56,56 @@ class Layout:
         sizes: Of their layers, inputs first.
         parts: Which weights are of one tensor.
         taken: What moving averages take of a new value (5, 1).
+        spans: For each span of weights its start, its stop and its tensor (s, 3).
+        tensors: For each tensor its first span, the one after its last, and its length (T, 3).
     """
 
     sizes: Sequence[int]
     parts: Parts
     taken: Tensor
+    spans: Tensor
+    tensors: Tensor
 
     @classmethod
     def of(cls, sizes: Sequence[int], like: Tensor) -> "Layout":
         taken = 1 - torch.tensor(DECAYS, dtype=torch.float64)[:, None]
-        return cls(sizes, Parts.of(mlp.lengths_of(sizes), like), taken.to(like))
+        lengths = mlp.lengths_of(sizes)
+        tables = (
+            torch.tensor(rows, dtype=torch.int32, device=like.device) for rows in _spans(lengths)
+        )
+        return cls(sizes, Parts.of(lengths, like), taken.to(like), *tables)
+
+
+def _spans(lengths: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+    """Cut weights into spans of one tensor each; return those tables of `Layout`."""
+    size = SPAN * -(-sum(lengths) // (SPAN * MOST_SPANS))
+    spans: list[list[int]] = []
+    tensors: list[list[int]] = []
+    start = 0
+    for tensor, length in enumerate(lengths):
+        first, stop = len(spans), start + length
+        spans += [[at, min(at + size, stop), tensor] for at in range(start, stop, size)]
+        tensors.append([first, len(spans), length])
+        start = stop
+    return spans, tensors
+
+
+def is_fused(rule: UpdateRule, like: Tensor) -> bool:
+    """Tell whether steps on such weights have kernels of their own (`_fused.py`)."""
+    is_small = len(rule.biases) == 2 and len(rule.biases[0]) <= MOST_HIDDEN
+    return is_small and has_kernels(like)
+
+
+def joined(rule: UpdateRule, like: Tensor) -> Tensor | None:
+    """Return a rule's parameters as one tensor where `is_fused`, and None elsewhere.
+
+    One tensor for many steps: there their slopes add up by one operation.
+    """
+    if not is_fused(rule, like):
+        return None
+    from eigenscape.stepsize import _fused
+
+    return _fused.join(rule)
 
 
 def take_step(
@@ -69,8 +114,9 @@ def take_step(
     layout: Layout,
     batch: tuple[Tensor, Tensor],
     clock: Tensor,
+    rows: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return w, m and v after a step at the time `clock` (9,).
+    """Return w, m and v after a step at the time `clock` (9,); `rows` are those of `joined`.
 
     Slopes pass through w alone and not through its gradient, so that there are no second
     derivatives; m and v have none.
@@ -78,6 +124,11 @@ def take_step(
     w, m, v = state
     with torch.no_grad():
         g = mlp.gradients(w, layout.sizes, *batch)
+    if rows is not None:
+        from eigenscape.stepsize import _fused
+
+        return _fused.moved(rule, rows, state, g, layout, clock)
+    with torch.no_grad():
         m = torch.lerp(m, g[:, None], layout.taken)
         v = torch.lerp(v, g.square()[:, None], layout.taken)
     return w - rule.updates(weight_features(w, g, m, v, layout.parts), clock), m, v

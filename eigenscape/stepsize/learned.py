@@ -24,6 +24,7 @@ from eigenscape.stepsize._stepping import (
     Layout,
     State,
     clocks,
+    joined,
     new_weights,
     sizes_of,
     take_step,
@@ -102,7 +103,8 @@ def learn_rule(
     Cost of a step, counted for the thesis's networks and rule: 490 numbers a weight and problem are
     read or written on the way forward, 370 on the way back; memory for 11 numbers a weight and
     problem where each piece of a segment begins, and for 60 at each step of one piece. On a CUDA
-    device a piece is one launch.
+    device a piece is one launch; and in float32, with Triton and one hidden layer of at most 64 in
+    the rule, kernels of our own read or write 50 and 36 numbers and 13 are kept.
 
     Args:
         inputs: Features of the samples (N, d); their dtype and device are used.
@@ -371,9 +373,9 @@ def _mover(how: UpdateRule | Tensor, problems: Problems, sizes: Sequence[int]) -
         rule, layout = how.to(problems.inputs), Layout.of(sizes, problems.inputs)
 
         def follow(w: Tensor, m: Tensor, v: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-            here = w, m, v
+            here, rows = (w, m, v), joined(rule, w)
             for x, y, clock in zip(*given, strict=True):
-                here = take_step(rule, here, layout, (x, y), clock)
+                here = take_step(rule, here, layout, (x, y), clock, rows)
             return here
 
         return follow

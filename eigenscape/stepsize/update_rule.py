@@ -25,7 +25,7 @@ from eigenscape.errors import require_count
 DECAYS = (0.5, 0.9, 0.99, 0.999, 0.9999)
 STEP_SCALES = (3, 10, 30, 100, 300, 1000, 3000, 10_000, 300_000)
 NUM_FEATURES = 2 + 4 * len(DECAYS) + len(STEP_SCALES)
-_UNDER_ROOT, _UNDER_MEAN = 1e-6, 1e-5  # added to v, and to a feature's mean square
+UNDER_ROOT, UNDER_MEAN = 1e-6, 1e-5  # added to v, and to a feature's mean square
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +158,7 @@ def weight_features(
                 [-0.8500, -1.1300, -1.0000]])
     """
     with torch.no_grad():
-        inverse = torch.rsqrt(second + _UNDER_ROOT)
+        inverse = torch.rsqrt(second + UNDER_ROOT)
         x = torch.cat([gradients[:, None], first, second, first * inverse, inverse], 1)
         others = _in_units(x, parts)
     return torch.cat([_in_units(weights[:, None], parts), others], 1)
@@ -166,7 +166,7 @@ def weight_features(
 
 def _in_units(x: Tensor, parts: Parts) -> Tensor:
     """Divide by root mean squares over tensors."""
-    return x * (torch.rsqrt(_UNDER_MEAN + x.square() @ parts.shares) @ parts.members)
+    return x * (torch.rsqrt(UNDER_MEAN + x.square() @ parts.shares) @ parts.members)
 
 
 def step_features(step: int, like: Tensor) -> Tensor:
