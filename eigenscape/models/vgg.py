@@ -95,9 +95,9 @@ FAMILIES = (
             examples=("VGG11-W64", "VGG11", "VGG11-W64-BN", "VGG11_bn", "VGG11-W16_bn"),
             summary=(
                 "VGG11 without dropout and with one linear layer; -Wn: n channels in every "
-                "convolution. -BN: BatchNorm after every ReLU, not learnable. _bn: Papyan's, with "
-                "three linear layers (8n wide) and learnable BatchNorm before every ReLU. 28×28 is "
-                "padded."
+                "convolution. -BN: BatchNorm after every ReLU and its pooling, not learnable. _bn: "
+                "Papyan's, with three linear layers (8n wide) and learnable BatchNorm before every "
+                "ReLU. 28×28 is padded."
             ),
             source="Wu App. D.2 (-Wn), Wu-2020 App. B.2 (VGG11), Papyan App. D.1, D.3 (VGG11_bn)",
             layers="conv1, …, conv8, fc1 (_bn: fc1, fc2, fc3); bn-conv1, …",

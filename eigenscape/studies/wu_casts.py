@@ -20,7 +20,8 @@ THREE = FIVE[:3]  # where five, as in the tables, would take too long
 ALONG = (1, 10, 100)  # epochs kept for figures along training
 
 # Neither version says how pixels were scaled. The study wu-inputs finds it from the first rows of
-# Wu-2020's Tables 6 and 7: MNIST in −1…1, CIFAR-10 in 0…1 for LeNet5, standardised for LeNet5-BN.
+# Wu-2020's Tables 6 and 7: MNIST in −1…1, CIFAR-10 in 0…1 for LeNet5 and VGG11, standardised for
+# LeNet5-BN.
 _MNIST = "half"
 _CIFAR = "unit"
 
@@ -66,9 +67,9 @@ DEEP = (_cast("F-200^4", "mnist", DEFAULT, (0,), normalise=_MNIST), *MLPS[1:])
 
 # Deeper networks, on CIFAR-10: momentum of 0.9 moves them as far in a tenth of the epochs.
 _SHORT = Recipe(epochs=100, batch_size=128, optimizer=SGD(0.01, momentum=0.9), tf32=True)
-VGG = _cast("VGG11-W32", "cifar10", _SHORT, THREE)
-VGG_WIDE = _cast("VGG11-W64", "cifar10", _SHORT, (0,))
-RESNET = _cast("ResNet18-W16", "cifar10", _SHORT, (0, 1))
+VGG = _cast("VGG11-W32", "cifar10", _SHORT, THREE, normalise=_CIFAR)
+VGG_WIDE = _cast("VGG11-W64", "cifar10", _SHORT, (0,), normalise=_CIFAR)
+RESNET = _cast("ResNet18-W16", "cifar10", _SHORT, (0, 1), normalise=_CIFAR)
 
 _DIGITS = Recipe(epochs=100, batch_size=32, optimizer=SGD(0.05))
 SMALL_MLP = Cast("F-48^2", "digits", _DIGITS, (0, 1, 2, 3), keep_epochs=(1, 10, 30))
