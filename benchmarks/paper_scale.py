@@ -40,6 +40,7 @@ SMALL = ("bounds", "rules", "measured")  # folders of a shop whose finished part
 KEPT = ("*/seed-*/*.json", "*/*.safetensors")
 # By study: what it calls a part, and whether casts of one label are measured together.
 KEPT_BY_CAST = {
+    "papyan-dynamics": ("dynamics", False),
     "wu-autocorrelation": ("autocorrelation", False),
     "wu-full-hessian": ("full-hessian", False),
     "wu-output-space": ("output-space", False),

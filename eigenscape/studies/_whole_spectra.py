@@ -17,6 +17,7 @@ from eigenscape.linalg import eigsh, spectral_density, trace
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.losses import CrossEntropy
 from eigenscape.operators import ClassGradients, Dense, GaussNewton, Hessian, Residual
+from eigenscape.records import storable
 from eigenscape.report import Line, Mark, Points
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies._draw import rounded
@@ -31,6 +32,7 @@ _POINTS = 400
 _BULK_WIDTH = 0.15  # decades: wider than the distance of neighbours, narrower than a bulk
 
 
+@storable
 @dataclass(frozen=True, eq=False)
 class Spectrum:
     """The eigenvalues of a symmetric matrix, or what is known of them.

@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -20,6 +21,7 @@ from eigenscape.linear_operator import LinearOperator
 from eigenscape.losses import CrossEntropy
 from eigenscape.operators import ClassGradients, Dense
 from eigenscape.progress import Ticker
+from eigenscape.records import storable
 from eigenscape.report import Axis, Line, Mark, Panel, Picture, Points, Sheet
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies import papyan_casts as casts
@@ -37,7 +39,6 @@ from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Networks, Workshop
 
-_SHOWN = 3  # sizes of the panels: the smallest, one in the middle, the largest
 _SHARES = (1 / 16, 1 / 4, 1.0)  # of a reader's own data
 _ZERO = 1e-9  # eigenvalues below this share of the largest are rounding
 _CLAIMS = (
@@ -92,25 +93,39 @@ _CLAIMS = (
 )
 
 
+@storable
 @dataclass(frozen=True, eq=False)
-class _Moment:
+class DynamicsPanel:
+    """Eigenvalues for a panel: of G, of all that is not within, and tr/N of G_within by class."""
+
+    spectrum: Spectrum
+    means: Tensor
+    within: tuple[float, ...]
+
+    def misalignment(self) -> float:
+        """Decades between the top C eigenvalues, on average."""
+        k = min(len(self.spectrum.top), len(self.means))
+        both = torch.stack([self.spectrum.top[:k], self.means[:k]]).clamp_min(1e-300).log10()
+        return float(both.diff(dim=0).abs().mean())
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class DynamicsMoment:
     """The parts of G of one network after one epoch."""
 
-    networks: Networks
+    num_samples: int
+    num_classes: int
     seed: int
     epoch: int
     traces: dict[str, float]
     medians: dict[str, float]
-    shown: "_Shown | None"
-
-    @property
-    def num_samples(self) -> int:
-        return self.networks.data.num_samples
+    shown: DynamicsPanel | None
 
     @property
     def levels(self) -> dict[str, float]:
         """Mean eigenvalues of the parts."""
-        C = self.networks.data.num_classes or 2
+        C = self.num_classes
         sizes = {"class": C, "cross": max(C * (C - 2), 1), "within": self.num_samples}
         return {name: max(self.traces[name], 1e-300) / size for name, size in sizes.items()}
 
@@ -125,45 +140,36 @@ class _Moment:
         return math.log10(self.medians[part] / self.medians["within"])
 
 
-@dataclass(frozen=True, eq=False)
-class _Shown:
-    """Eigenvalues for a panel: of G, of all that is not within, and tr/N of G_within by class."""
-
-    spectrum: Spectrum
-    means: Tensor
-    within: tuple[float, ...]
-
-    def misalignment(self) -> float:
-        """Decades between the top C eigenvalues, on average."""
-        k = min(len(self.spectrum.top), len(self.means))
-        both = torch.stack([self.spectrum.top[:k], self.means[:k]]).clamp_min(1e-300).log10()
-        return float(both.diff(dim=0).abs().mean())
-
-
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Take G apart for every sample size, epoch and seed."""
-    found = sorted(
-        (workshop.networks(each) for cast in setting.casts for each in _along(cast)),
-        key=lambda networks: networks.data.num_samples,
-    )
-    places = {round(i * (len(found) - 1) / (_SHOWN - 1)) for i in range(_SHOWN)}
-    drawn = {(found[place], found[place].cast.seeds[0]) for place in places}
-    stages = [
-        (networks, seed, epoch)
-        for networks in found
-        for seed in networks.cast.seeds
-        for epoch in sorted({*networks.cast.keep_epochs, networks.last})
+    ordered = [each for cast in setting.casts for each in _along(cast)]
+    ordered.sort(key=lambda each: each.samples or 0)
+    moments = [
+        moment
+        for cast in ordered
+        for moment in workshop.part(
+            "dynamics", (cast,), setting.options, partial(_of_cast, cast, setting, workshop)
+        )
     ]
-    ticker = Ticker(workshop.progress, "parts of G", len(stages))
-    moments = []
-    for done, (networks, seed, epoch) in enumerate(stages):
-        ticker.tick(done)
-        is_drawn = (networks, seed) in drawn
-        moments.append(_moment(networks, seed, epoch, setting.options["max_bytes"], drawn=is_drawn))
     shown = [moment for moment in moments if moment.shown is not None]
-    pictures = (_panels_picture(shown), _levels_picture(moments))
+    pictures = (_panels_picture(shown, ordered[0].label), _levels_picture(moments))
     products = sum(m.shown.spectrum.num_products for m in shown if m.shown)
     return Outcome(_measured(moments), pictures, (_sheet(moments),), (), products)
+
+
+def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[DynamicsMoment, ...]:
+    networks = workshop.networks(cast)
+    epochs = sorted({*cast.keep_epochs, networks.last})
+    stages = [(seed, epoch) for seed in cast.seeds for epoch in epochs]
+    ticker = Ticker(workshop.progress, f"parts of G, {cast.label}", len(stages))
+    shown = setting.options["shown"]
+    is_drawn = shown is None or networks.data.num_samples in shown
+    moments = []
+    for done, (seed, epoch) in enumerate(stages):
+        ticker.tick(done)
+        drawn = is_drawn and seed == cast.seeds[0]
+        moments.append(_moment(networks, seed, epoch, setting.options["max_bytes"], drawn=drawn))
+    return tuple(moments)
 
 
 def _along(cast: Cast) -> list[Cast]:
@@ -186,7 +192,9 @@ def _along(cast: Cast) -> list[Cast]:
     ]
 
 
-def _moment(networks: Networks, seed: int, epoch: int, max_bytes: int, *, drawn: bool) -> _Moment:
+def _moment(
+    networks: Networks, seed: int, epoch: int, max_bytes: int, *, drawn: bool
+) -> DynamicsMoment:
     risk = networks.risk(seed, epoch)
     gradients = ClassGradients(risk, max_bytes=max_bytes)
     traces = gradients.traces()
@@ -198,8 +206,10 @@ def _moment(networks: Networks, seed: int, epoch: int, max_bytes: int, *, drawn:
         C = len(gradients.classes)
         parts = formed(gradients.part("class") + gradients.part("cross") + gradients.part("same"))
         levels = _class_levels(networks.model(seed, epoch), networks.data, gradients)
-        shown = _Shown(take_spectrum(G, C), _largest(parts, C * (C - 1)), levels)
-    return _Moment(networks, seed, epoch, traces, _medians(gradients, G), shown)
+        shown = DynamicsPanel(take_spectrum(G, C), _largest(parts, C * (C - 1)), levels)
+    data = networks.data
+    sizes = data.num_samples, data.num_classes or 2
+    return DynamicsMoment(*sizes, seed, epoch, traces, _medians(gradients, G), shown)
 
 
 def _medians(gradients: ClassGradients, G: LinearOperator) -> dict[str, float]:
@@ -243,7 +253,7 @@ def _largest(operator: LinearOperator, count: int) -> Tensor:
     return eigsh(operator, num_pairs=k, tolerance=1e-3).values.cpu().double()
 
 
-def _measured(moments: list[_Moment]) -> dict[str, Measured]:
+def _measured(moments: list[DynamicsMoment]) -> dict[str, Measured]:
     found: dict[str, Measured] = {}
     apart = []
     for _, group in itertools.groupby(moments, key=lambda m: (m.num_samples, m.seed)):
@@ -274,7 +284,7 @@ def _measured(moments: list[_Moment]) -> dict[str, Measured]:
     return found
 
 
-def _panels_picture(drawn: list[_Moment]) -> Picture:
+def _panels_picture(drawn: list[DynamicsMoment], label: str) -> Picture:
     shown = [m.shown for m in drawn if m.shown is not None]
     high = 3.0 * max(float(s.spectrum.top[0]) for s in shown)
     low = 1e-7 * high
@@ -296,7 +306,7 @@ def _panels_picture(drawn: list[_Moment]) -> Picture:
     ]
     return Picture(
         "fig6",
-        f"Fig. 6: the log-spectrum of G and its parts, {drawn[0].networks.cast.label}",
+        f"Fig. 6: the log-spectrum of G and its parts, {label}",
         panels,
         shows="“Means” are the eigenvalues of G_class + G_cross + G_{c=c'}: the first C are due to "
         "G_class, the others to G_cross. The paper has C more for G_{c=c'}, too small to be drawn; "
@@ -306,7 +316,7 @@ def _panels_picture(drawn: list[_Moment]) -> Picture:
 
 
 def _panel_marks(
-    one: _Shown, low: float, high: float, tallest: float, *, named: bool
+    one: DynamicsPanel, low: float, high: float, tallest: float, *, named: bool
 ) -> list[Mark]:
     C = len(one.spectrum.top)
     x, y = one.spectrum.log_curve(low, high)
@@ -332,7 +342,7 @@ def _panel_marks(
     return marks
 
 
-def _levels_picture(moments: list[_Moment]) -> Picture:
+def _levels_picture(moments: list[DynamicsMoment]) -> Picture:
     panels = []
     sizes = sorted({m.num_samples for m in moments})
     for part in ("cross", "class"):
@@ -354,7 +364,7 @@ def _levels_picture(moments: list[_Moment]) -> Picture:
     )
 
 
-def _sheet(moments: list[_Moment]) -> Sheet:
+def _sheet(moments: list[DynamicsMoment]) -> Sheet:
     names = ["samples", "seed", "epoch", "tr G_class", "tr G_cross", "tr G_within", "tr G_c=c'"]
     names += ("cross above within (decades)", "class above within (decades)")
     names += ("cross above within by medians", "class above within by medians")
@@ -384,12 +394,13 @@ STUDY = Study(
     settings={
         "laptop": Setting(
             casts.SMALL_SIZES,
-            {"max_bytes": 2**32},
+            {"max_bytes": 2**32, "shown": None},
             note=f"Learning rate 0.1, three sample sizes of Papyan's 20. {casts.FIRST}",
         ),
         "paper": Setting(
             casts.VGG_SIZES,
-            {"max_bytes": 12 * 10**9},  # C²·n numbers in float32
+            # C²·n numbers in float32; panels are of the least size, one in the middle, the largest.
+            {"max_bytes": 12 * 10**9, "shown": (100, 710, 5060)},
             note="Learning rate 0.02 for all sizes, 13 of Papyan's 20: up to 506 samples a class. "
             f"{casts.FIRST}",
             dtype=torch.float32,

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from eigenscape.operators import ClassGradients, GaussNewton
 from eigenscape.report import StudyResult
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies import STUDIES, Cast, Networks, Own, Setting, Workshop, run_study
-from eigenscape.studies.papyan_dynamics import _along, _class_levels
+from eigenscape.studies.papyan_dynamics import _along, _class_levels, measure
 from tests.studies.conftest import numbers_of
 from tests.studies.test_papyan_spectra import NARROW
 
@@ -24,7 +25,7 @@ def cast(samples: int) -> Cast:
 @pytest.fixture(scope="module")
 def result(shop: Workshop) -> StudyResult:
     # The larger first: the study sorts.
-    setting = Setting(tuple(cast(n) for n in reversed(SIZES)), {"max_bytes": 2**30})
+    setting = Setting(tuple(cast(n) for n in reversed(SIZES)), {"max_bytes": 2**30, "shown": None})
     study = dataclasses.replace(STUDIES[NAME], settings={"laptop": setting})
     return run_study(study, shop)
 
@@ -130,9 +131,26 @@ def test_ones_own_network_gets_sizes_and_epochs(shop: Workshop) -> None:
 
 
 def test_one_size_and_epoch_say_nothing_of_distances(shop: Workshop) -> None:
-    setting = Setting((dataclasses.replace(NARROW, samples=60),), {"max_bytes": 2**30})
+    setting = Setting(
+        (dataclasses.replace(NARROW, samples=60),), {"max_bytes": 2**30, "shown": None}
+    )
     study = dataclasses.replace(STUDIES[NAME], settings={"laptop": setting})
     assert numbers_of(run_study(study, shop)).keys() == {"papyan.fig6.alignment"}
+
+
+def test_what_is_kept_of_a_size_needs_no_network(
+    shop: Workshop, empty_shop: Workshop, tmp_path: Path
+) -> None:
+    setting = Setting((cast(60), cast(100)), {"max_bytes": 2**30, "shown": (100,)})
+    first, again = (
+        measure(setting, dataclasses.replace(here, parts=tmp_path)) for here in (shop, empty_shop)
+    )
+    assert (again.measured, again.sheets) == (first.measured, first.sheets)
+    assert again.pictures == first.pictures
+    assert [panel.title for panel in first.pictures[0].panels] == [
+        f"epoch {epoch}, 100 samples" for epoch in (1, 2)
+    ]
+    assert not (empty_shop.folder / "networks").exists()
 
 
 def test_alignment(result: StudyResult, shop: Workshop) -> None:
