@@ -41,6 +41,7 @@ KEPT = ("*/seed-*/*.json", "*/*.safetensors")
 # By study: what it calls a part, and whether casts of one label are measured together.
 KEPT_BY_CAST = {
     "papyan-dynamics": ("dynamics", False),
+    "papyan-kronecker": ("kronecker", False),
     "wu-autocorrelation": ("autocorrelation", False),
     "wu-full-hessian": ("full-hessian", False),
     "wu-output-space": ("output-space", False),

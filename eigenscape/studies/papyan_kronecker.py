@@ -8,17 +8,20 @@ outliers, and C² reach to the end of the mini-bulk.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from eigenscape.analyses import KroneckerSpectra, kronecker_spectra
 from eigenscape.progress import Ticker
+from eigenscape.records import storable
 from eigenscape.report import Axis, Mark, Panel, Picture, Points, Rule, Sheet
 from eigenscape.studies import papyan_casts as casts
 from eigenscape.studies._draw import curve, rounded
 from eigenscape.studies._tables import sheet
 from eigenscape.studies._whole_spectra import seen_risk
+from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.papyan_layers import WIDE_MLP
 from eigenscape.studies.portrait import matrix_layers
@@ -110,8 +113,9 @@ _CLAIMS = (
 )
 
 
+@storable
 @dataclass(frozen=True, eq=False)
-class _Network:
+class KroneckerNetwork:
     """The hidden layers of one network, and the last one, for the table."""
 
     label: str
@@ -121,19 +125,23 @@ class _Network:
 
     @property
     def hidden(self) -> tuple[KroneckerSpectra, ...]:
+        """All but the last layer."""
         return self.layers[:-1] or self.layers
 
     @property
     def deep(self) -> tuple[KroneckerSpectra, ...]:
+        """The deeper half of them."""
         return self.hidden[len(self.hidden) // 2 :]
 
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Compare the spectra of every layer of every network."""
     found = [
-        _look(networks, seed, setting, workshop)
-        for networks in map(workshop.networks, setting.casts)
-        for seed in networks.cast.seeds
+        network
+        for cast in setting.casts
+        for network in workshop.part(
+            "kronecker", (cast,), setting.options, partial(_of_cast, cast, setting, workshop)
+        )
     ]
     pictures: list[Picture] = []
     for label in dict.fromkeys(network.label for network in found):
@@ -143,7 +151,12 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     return Outcome(_measured(found), tuple(pictures), (_sheet(found),), (), products)
 
 
-def _look(networks: Networks, seed: int, setting: Setting, workshop: Workshop) -> _Network:
+def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[KroneckerNetwork, ...]:
+    networks = workshop.networks(cast)
+    return tuple(_look(networks, seed, setting, workshop) for seed in cast.seeds)
+
+
+def _look(networks: Networks, seed: int, setting: Setting, workshop: Workshop) -> KroneckerNetwork:
     risk = seen_risk(networks, seed, setting.options["samples"])
     layers: list[KroneckerSpectra] = []
     names = matrix_layers(risk)
@@ -161,7 +174,7 @@ def _look(networks: Networks, seed: int, setting: Setting, workshop: Workshop) -
         )
         layers[-1].status.warn()
         ticker.tick(len(layers))
-    return _Network(networks.cast.label, networks.cast.data, seed, tuple(layers))
+    return KroneckerNetwork(networks.cast.label, networks.cast.data, seed, tuple(layers))
 
 
 def range_ratio(found: KroneckerSpectra, first: int, last: int) -> float:
@@ -222,8 +235,8 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else math.nan
 
 
-def _measured(found: Sequence[_Network]) -> dict[str, Measured]:
-    def depth(net: _Network) -> float:
+def _measured(found: Sequence[KroneckerNetwork]) -> dict[str, Measured]:
+    def depth(net: KroneckerNetwork) -> float:
         shallow = net.hidden[: len(net.hidden) // 2]
         return _mean([_both(f) for f in net.deep]) / _mean([_both(f) for f in shallow])
 
@@ -251,7 +264,9 @@ def _measured(found: Sequence[_Network]) -> dict[str, Measured]:
     return numbers
 
 
-def _worst(found: Sequence[_Network], value: Callable[[_Network], float]) -> Measured:
+def _worst(
+    found: Sequence[KroneckerNetwork], value: Callable[[KroneckerNetwork], float]
+) -> Measured:
     """Return the mean over seeds, of the data set where it is largest; NaN where there is none."""
     groups: dict[str, list[float]] = {}
     for network in found:
@@ -263,7 +278,7 @@ def _worst(found: Sequence[_Network], value: Callable[[_Network], float]) -> Mea
     return Measured(_mean(numbers), spread)
 
 
-def _spectra_picture(network: _Network) -> Picture:
+def _spectra_picture(network: KroneckerNetwork) -> Picture:
     return Picture(
         f"spectra-{_slug(network)}",
         f"Largest eigenvalues of G, KFAC and CFAC, {network.label}",
@@ -289,7 +304,7 @@ def _spectra_panel(found: KroneckerSpectra) -> Panel:
     return Panel(marks, Axis("rank", log=True), Axis("eigenvalue", log=True), _name(found))
 
 
-def _distance_picture(network: _Network) -> Picture:
+def _distance_picture(network: KroneckerNetwork) -> Picture:
     panels = []
     for found in network.hidden:
         ends = found.num_classes, found.num_classes**2
@@ -317,11 +332,11 @@ def _name(found: KroneckerSpectra) -> str:
     return found.layer.removesuffix(".weight")
 
 
-def _slug(network: _Network) -> str:
+def _slug(network: KroneckerNetwork) -> str:
     return "".join(c for c in network.label.lower() if c.isalnum())
 
 
-def _sheet(found: Sequence[_Network]) -> Sheet:
+def _sheet(found: Sequence[KroneckerNetwork]) -> Sheet:
     names = (
         "network",
         "seed",
