@@ -66,12 +66,6 @@ _STANDARD = (
 )
 
 
-def _known(model: str, kind: str) -> str:
-    if model.startswith("VGG11"):
-        return _STANDARD
-    return _CONV2 if kind == "conv" and model != "LeNet5" else ""
-
-
 def _table(model: str, kind: str) -> str:
     return "Table 8" if model.endswith("-BN") else "Table 7" if kind == "conv" else "Table 6"
 
@@ -90,6 +84,8 @@ def _row_claims() -> tuple[Claim, ...]:
     for (model, data, kind), (_, least, _, mean, low, high) in _TABLES.items():
         table = _table(model, kind)
         stem = _stem(model, data, kind)
+        known = _STANDARD if model.startswith("VGG11") else ""
+        is_width = kind == "conv" and model.startswith("LeNet5-")
         found.append(
             Claim(
                 f"{stem}.spectral-ratio",
@@ -99,7 +95,7 @@ def _row_claims() -> tuple[Claim, ...]:
                 low=low,
                 high=high,
                 why=_RANGE,
-                known=_known(model, kind),
+                known=_CONV2 if is_width else known,
                 scales=("paper",),
             )
         )
@@ -112,7 +108,7 @@ def _row_claims() -> tuple[Claim, ...]:
                     f"{least}",
                     low=least - 0.01,
                     why="Their minimum less 0.01, for other seeds.",
-                    known=_known(model, "fc"),
+                    known=known,
                     scales=("paper",),
                 )
             )

@@ -96,7 +96,8 @@ def test_shares_are_those_of_dense_matrices(result: StudyResult, networks: Netwo
     assert ours["papyan.table1.gradients.bulk"] == pytest.approx(1.0)
 
 
-# Products find eigenvalues to the tolerance, and means of bulks by a few probes.
+# Products find eigenvalues to the square of the tolerance 1e-3, and means of bulks by four probes,
+# which leave 0.012 here.
 _BY_PROBES = {"papyan.table1.hessian.bulk", "papyan.table1.hessian.test-bulk"}
 
 
@@ -109,7 +110,7 @@ def test_large_networks_are_taken_apart_by_products(
     ours, exact = numbers_of(run_study(study, shop)), numbers_of(result)
     assert exact.keys() - ours.keys() == {"papyan.fig5.bulks"}
     for id in ours:
-        assert ours[id] == pytest.approx(exact[id], abs=0.1 if id in _BY_PROBES else 2e-3), id
+        assert ours[id] == pytest.approx(exact[id], abs=0.03 if id in _BY_PROBES else 1e-5), id
 
 
 def test_the_bulk_on_test_data(result: StudyResult, networks: Networks, shop: Workshop) -> None:

@@ -1,7 +1,6 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -37,17 +36,6 @@ def spectra(networks: Networks, seed: int) -> list[torch.Tensor]:
         CFAC += mine.double().mean() * torch.kron(left, right)
     matrices = (block(networks, seed, "fc2.weight"), CFAC, KFAC)
     return [torch.linalg.eigvalsh((M + M.T) / 2).flip(0).clamp_min(0) for M in matrices]
-
-
-def test_what_is_kept_of_a_cast_needs_no_network(
-    shop: Workshop, empty_shop: Workshop, small_study: Callable[[str], Study], tmp_path: Path
-) -> None:
-    study = small_study(NAME)
-    first = run_study(study, dataclasses.replace(shop, parts=tmp_path))
-    again = run_study(study, dataclasses.replace(empty_shop, parts=tmp_path))
-    assert numbers_of(again) == numbers_of(first)
-    assert again.pictures == first.pictures
-    assert not (empty_shop.folder / "networks").exists()
 
 
 def test_claims(ran: Callable[[str], StudyResult], shop: Workshop) -> None:

@@ -13,12 +13,12 @@ from torch import nn
 from eigenscape.data import DataSet
 from eigenscape.errors import ConvergenceWarning, EigenscapeError, RunError
 from eigenscape.progress import Progress
-from eigenscape.records import Status
-from eigenscape.studies import Cast, Measured, Networks, Own, Workshop
+from eigenscape.records import Status, pack
+from eigenscape.studies import Cast, Measured, Networks, Own, Study, Workshop, run_study
 from eigenscape.studies import workshop as module
 from eigenscape.train import SGD, Recipe
 from eigenscape.train.fit import _Session
-from tests.studies.conftest import TINY
+from tests.studies.conftest import TINY, numbers_of
 
 CPU = torch.device("cpu")
 QUICK = dataclasses.replace(TINY, seeds=(3, 1), samples=40)
@@ -281,3 +281,23 @@ def test_what_was_measured_of_a_cast_is_kept_where_parts_are(
     with pytest.warns(ConvergenceWarning):
         shop.part("something", (TINY,), {"k": 2}, measure)
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["papyan-kronecker", "wu-autocorrelation", "wu-full-hessian", "wu-output-space", "wu-overlap"],
+)
+def test_what_is_kept_of_a_cast_needs_no_network(
+    name: str,
+    shop: Workshop,
+    empty_shop: Workshop,
+    small_study: Callable[[str], Study],
+    tmp_path: Path,
+) -> None:
+    study = small_study(name)
+    first = run_study(study, dataclasses.replace(shop, parts=tmp_path))
+    again = run_study(study, dataclasses.replace(empty_shop, parts=tmp_path))
+    assert numbers_of(again) == numbers_of(first)
+    # As a file has them, to which lists and tuples are the same.
+    assert pack((again.sheets, again.pictures)) == pack((first.sheets, first.pictures))
+    assert not (empty_shop.folder / "networks").exists()

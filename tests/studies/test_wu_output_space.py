@@ -1,6 +1,4 @@
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -77,18 +75,6 @@ def test_the_papers_network_has_its_claims(
     (theirs,) = (m for m in outcome.pictures[0].panels[0].marks if m.label == "Table 10")
     assert list(theirs.y) == [0.3, 0.4]
     assert [round(place) for place in theirs.x] == [1, 2]
-
-
-def test_what_is_kept_of_a_cast_needs_no_network(
-    shop: Workshop, empty_shop: Workshop, small_study: Callable[[str], Study], tmp_path: Path
-) -> None:
-    study = small_study(NAME)
-    first = run_study(study, replace(shop, parts=tmp_path))
-    again = run_study(study, replace(empty_shop, parts=tmp_path))
-    assert numbers_of(again) == numbers_of(first)
-    assert again.sheets == first.sheets
-    assert again.pictures == first.pictures
-    assert not (empty_shop.folder / "networks").exists()
 
 
 def test_every_column_of_table_10_has_claims() -> None:
