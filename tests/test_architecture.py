@@ -44,6 +44,7 @@ LINES: dict[int, tuple[str, ...]] = {
         "partition",
         "space",
         "precision",
+        "recording",
         "dense",
         "errors",
     ),

@@ -10,6 +10,7 @@ the first k gaps, since knocking out one outlier of k moves the gap and closes n
 value is what the same knockout does with QBQᵀ, which has B's spectrum and none of its directions.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -34,8 +35,7 @@ from eigenscape.pairs import EigenPairs
 from eigenscape.records import Columns, Record, Status
 
 WHICH = ("magnitude", "largest")
-# Entries that are transformed at once: complex, in float64, they take 16 bytes each, and cuFFT
-# refuses 2³¹ of them.
+# Entries that are transformed at once: complex, in float64, they take 16 bytes each.
 _AT_ONCE = 2**26
 _Matrix = Tensor | LinearOperator  # known by its entries, or by its products
 
@@ -314,23 +314,19 @@ def _order(values: Tensor, which: str) -> Tensor:
 
 
 def _rotation(operator: LinearOperator, seed: int, draw: int) -> Callable[[Tensor, bool], Tensor]:
-    """Return (X, transposed) ↦ QX or QᵀX: two Hartley transforms, each after random signs.
+    """Return (X, transposed) ↦ QX or QᵀX: two transforms, each after random signs.
 
-    It costs n log n a column, where a uniformly distributed Q would cost n². Hartley's transform is
-    orthogonal, symmetric, and spreads any vector over all coordinates.
+    It costs n log n a column, where a uniformly distributed Q would cost n². Between the two the
+    rows are turned round, since a transform leaves the last ones out.
     """
     signs = draw_probes(operator, 2, seed=seed, first=2 * draw).double()
-
-    def hartley(X: Tensor) -> Tensor:
-        both: Tensor = torch.fft.fft(X, dim=0, norm="ortho")
-        return both.real - both.imag
 
     def few(X: Tensor, transposed: bool) -> Tensor:
         Y = X.double()
         if transposed:
-            Y = signs[:, :1] * hartley(signs[:, 1:] * hartley(Y))
+            Y = signs[:, :1] * _spread(signs[:, 1:] * _spread(Y).flip(0))
         else:
-            Y = hartley(signs[:, 1:] * hartley(signs[:, :1] * Y))
+            Y = _spread((signs[:, 1:] * _spread(signs[:, :1] * Y)).flip(0))
         return Y.to(X.dtype)
 
     def apply(X: Tensor, transposed: bool) -> Tensor:
@@ -338,6 +334,19 @@ def _rotation(operator: LinearOperator, seed: int, draw: int) -> Callable[[Tenso
         return torch.cat([few(piece, transposed) for piece in pieces], 1)
 
     return apply
+
+
+def _spread(X: Tensor) -> Tensor:
+    """Write each column as a matrix, as square as can be, and transform its rows and columns."""
+    # Hartley's transform is orthogonal and symmetric, and its entries are alike in size. cuFFT
+    # refuses to make it of a whole column, of tens of millions of entries.
+    side = math.isqrt(len(X))
+    kept = len(X) // side * side
+    Y = X[:kept].reshape(-1, side, X.shape[1])
+    for dim in (0, 1):
+        both = torch.fft.fft(Y, dim=dim, norm="ortho")
+        Y = both.real - both.imag
+    return torch.cat([Y.reshape(kept, -1), X[kept:]])
 
 
 class _Conjugated(WrappedOperator):

@@ -24,6 +24,8 @@ WHICH = ("largest", "smallest", "both", "magnitude")
 
 # A residual of this many roundings of ‖A‖ is as good as products in this dtype can be.
 _ROUNDINGS = 64
+# Entries of a float64 intermediate result: 512 MiB.
+_PIECE = 2**26
 
 
 @full_precision()
@@ -83,7 +85,12 @@ def certify(
     V = require_vectors(vectors, n, "certify(vectors=...)")
     X = orthonormal(V).to(operator.dtype).to(torch.float64)
     AX = multiply(operator, X, "certify", batch=batch)
-    values, X, AX = ritz(X, AX, which) if rotate else _quotients(X, AX, which)
+    if rotate:
+        values, S = _rotation(X, AX, which)
+        _turn(X, S)
+        _turn(AX, S)
+    else:
+        values, X, AX = _quotients(X, AX, which)
     return make_pairs(
         operator,
         values,
@@ -146,6 +153,12 @@ def make_pairs(
 
 def ritz(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return the Ritz values of the span of X in order, with vectors and products turned alike."""
+    values, S = _rotation(X, AX, which)
+    return values, X @ S, AX @ S
+
+
+def _rotation(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor]:
+    """Return the Ritz values of the span of X in order, and what turns X to their vectors."""
     T = X.T @ AX
     # Columns rounded to float32 are orthonormal to 1e-7 only, and would spoil the values to first
     # order. XᵀX = LLᵀ turns the span's own problem into an ordinary one.
@@ -154,8 +167,13 @@ def ritz(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor, Tensor]:
     T = torch.linalg.solve_triangular(L, T.T, upper=False)
     values, S = eigh((T + T.T) / 2)
     order = descending(values, which)
-    S = torch.linalg.solve_triangular(L.T, S[:, order], upper=True)
-    return values[order], X @ S, AX @ S
+    return values[order], torch.linalg.solve_triangular(L.T, S[:, order], upper=True)
+
+
+def _turn(X: Tensor, S: Tensor) -> None:
+    """Turn X to XS where it is: of millions of rows a second copy is much."""
+    for piece in X.split(max(1, _PIECE // X.shape[1])):
+        piece.copy_(piece @ S)
 
 
 def _quotients(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,8 +184,9 @@ def _quotients(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor, Tenso
 
 def residual_norms(values: Tensor, X: Tensor, AX: Tensor) -> Tensor:
     """Return ‖Ax − λx‖/‖x‖ for each column."""
-    relative: Tensor = (AX - X * values).norm(dim=0) / X.norm(dim=0)
-    return relative
+    width = max(1, _PIECE // max(len(X), 1))
+    parts = zip(values.split(width), X.split(width, 1), AX.split(width, 1), strict=True)
+    return torch.cat([(AV - V * v).norm(dim=0) / V.norm(dim=0) for v, V, AV in parts])
 
 
 def residual_limits(

@@ -10,6 +10,7 @@ v_c). Every part is F Fᵀ with the columns of F
     centred   √w_c (v_c − v_G)
     cross     √w_{c,c'} (v_{c,c'} − v_c)    c' ≠ c
     same      √w_{c,c} v_{c,c}              the part (c = c')
+    between   √w_{c,c'} v_{c,c'}            between = class + cross + same
 
 Vectors without a candidate label, v_{i,c}, have one column of cells, and the first three parts.
 Letters: C classes, L candidate labels (C, or 1), T (C, L, k) numbers for the cells, r columns of F.
@@ -21,7 +22,7 @@ from torch import Tensor
 from eigenscape.errors import require_choice
 
 PLAIN = ("global", "centred", "class")
-LOW_RANK = (*PLAIN, "cross", "same")
+LOW_RANK = (*PLAIN, "cross", "same", "between")
 
 
 class ClassParts:
@@ -37,6 +38,7 @@ class ClassParts:
         C, L = weights.shape
         self.names = LOW_RANK if extended else PLAIN
         eye = torch.eye(C, L, dtype=torch.bool, device=weights.device)
+        self._all = weights
         self._other = weights.where(~eye, 0.0) if extended else weights
         self._same = weights.diagonal() if extended else weights.new_zeros(0)
         self.class_weights = self._other.sum(1)
@@ -73,6 +75,8 @@ class ClassParts:
             return w * (self.class_means(T) - self.global_mean(T))
         if name == "same":
             return self._same.to(T).sqrt()[:, None] * T.diagonal(dim1=0, dim2=1).T
+        if name == "between":
+            return (self._all.to(T).sqrt()[:, :, None] * T).flatten(0, 1)
         cross = self._other.to(T).sqrt()[:, :, None] * (T - self.class_means(T)[:, None])
         return cross.flatten(0, 1)
 
@@ -91,13 +95,15 @@ class ClassParts:
             same = Y.new_zeros(C, L, Y.shape[1])
             same.diagonal(dim1=0, dim2=1).copy_((self._same.to(Y).sqrt()[:, None] * Y).T)
             return same
+        if name == "between":
+            return self._all.to(Y).sqrt()[:, :, None] * Y.reshape(C, L, -1)
         cross = self._other.to(Y).sqrt()[:, :, None] * Y.reshape(C, L, -1)
         return cross - shares * cross.sum(1, keepdim=True)
 
     def most_pairs(self, name: str) -> int:
         """Return the number of columns of F that are not zero by definition."""
         C = len(self.class_weights)
-        return {"global": 1, "cross": C * (C - 1)}.get(name, C)
+        return {"global": 1, "cross": C * (C - 1), "between": C * C}.get(name, C)
 
 
 def _shares(weights: Tensor, total: Tensor) -> Tensor:

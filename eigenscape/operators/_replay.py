@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from eigenscape.recording import recording
+
 
 class Replay:
     """A function recorded as one CUDA graph, for inputs of one shape."""
@@ -24,7 +26,7 @@ class Replay:
         with torch.cuda.stream(aside):  # libraries set themselves up once for each stream
             function(self._rows)
         here.wait_stream(aside)
-        with torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"):
+        with recording(self._graph, aside, None):
             self._result = function(self._rows)
 
     def __call__(self, rows: Tensor) -> Tensor:

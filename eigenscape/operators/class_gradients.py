@@ -1,6 +1,5 @@
 """The Gauss-Newton matrix of a classifier taken apart by class and candidate label (Papyan §6)."""
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -29,7 +28,9 @@ from eigenscape.space import ParamSpace
 
 # More classes than these must be chosen on purpose: all C² cells are held.
 _MOST_CLASSES = 1024
-_SMALL = tuple(name for name in LOW_RANK if name != "cross")
+# Parts with Gram matrices of C² × C², which are not made in vain.
+_WIDE = ("cross", "between")
+_SMALL = tuple(name for name in LOW_RANK if name not in _WIDE)
 
 
 class ClassGradients:
@@ -42,6 +43,7 @@ class ClassGradients:
       second moment of their mean and what is left of it;
     - "cross": between the cross-class means g_{c,c'}, c' ≠ c, of each class;
     - "same": the second moment of the means g_{c,c}, the gradients of the classes;
+    - "between" = "class" + "cross" + "same": the second moment of all means g_{c,c'};
     - "within": what is left of G: the covariance inside the cells (c, c').
 
     G = class + cross + within + same (6.4) whatever the sizes of the classes; class weights and
@@ -145,15 +147,15 @@ class ClassGradients:
 
         Args:
             name: "class", "cross", "within" or "same"; or "global" and "centred", which add up to
-                "class".
+                "class"; or "between", all but "within".
 
         Returns:
             The operator. "within" is G minus the others, so its rounding is that of G.
         """
         require_choice(name, (*LOW_RANK, "within"), "ClassGradients.part(name)")
         if name != "within":
-            return _Part(self._means, self._parts, (name,))
-        return self.total - _Part(self._means, self._parts, ("class", "cross", "same"))
+            return _Part(self._means, self._parts, name)
+        return self.total - self.part("between")
 
     def mean(self, row: int | None = None, label: int | None = None) -> Tensor:
         """Return a mean of the extended gradients (n,).
@@ -193,7 +195,8 @@ class ClassGradients:
             name: Any part but "within".
 
         Returns:
-            1 of them for "global", C(C−1) for "cross", else C; descending, float64.
+            1 of them for "global", C(C−1) for "cross", C² for "between", else C; descending,
+            float64.
         """
         values, _ = self._decomposed(name)
         return values.flip(0)[: self._parts.most_pairs(name)].clamp_min(0.0)
@@ -238,24 +241,24 @@ class ClassGradients:
         )
 
     def _gram(self, name: str) -> Tensor:
-        """Return FᵀF of a part, float64; C² × C² for the cross part, which is not made in vain."""
+        """Return FᵀF of a part, float64."""
         if name not in self._grams:
-            self._sweep(_SMALL if name != "cross" else ("cross",))
+            self._sweep(_SMALL if name in _SMALL else (name,))
         return self._grams[name]
 
     @full_precision()
     def _sweep(self, names: Sequence[str], *, traces: bool = False) -> None:
         """Go over the means for the Gram matrices of some parts, and the traces of all if asked."""
         C, means = len(self.classes), self._means
-        needed = 8 * C**4 if "cross" in names else 0
+        needed = 0 if names == _SMALL else 8 * C**4
         if not means.is_stored:
             needed = max(needed, means.largest_tensor_bytes())
         if needed > means.max_bytes:
             raise TooLargeError(
-                "These eigenvalues need the class means of one tensor at a time, and for 'cross' a "
-                f"matrix of C² × C²: {needed:.2g} bytes; `max_bytes` is {means.max_bytes:.2g}. "
-                "Raise it, take fewer `classes` or smaller layers (`params=`), or use "
-                "`eigsh(gradients.part(name))`, which stores no means."
+                "These eigenvalues need the class means of one tensor at a time, and for 'cross' "
+                f"and 'between' a matrix of C² × C²: {needed:.2g} bytes; `max_bytes` is "
+                f"{means.max_bytes:.2g}. Raise it, take fewer `classes` or smaller layers "
+                "(`params=`), or use `eigsh(gradients.part(name))`, which stores no means."
             )
         grams: dict[str, Tensor] = {}
         squares = dict.fromkeys(self._parts.names if traces else (), 0.0)
@@ -283,10 +286,10 @@ class ClassGradients:
 
 
 class _Part(LinearOperator):
-    """A sum of low-rank parts, Σ Mᵀ A Aᵀ M with the maps of `ClassParts`."""
+    """A low-rank part, Mᵀ A Aᵀ M with a map of `ClassParts`."""
 
-    def __init__(self, means: ClassMeans, parts: ClassParts, names: Sequence[str]) -> None:
-        self._means, self._parts, self._names = means, parts, names
+    def __init__(self, means: ClassMeans, parts: ClassParts, name: str) -> None:
+        self._means, self._parts, self._name = means, parts, name
 
     @property
     def space(self) -> ParamSpace:
@@ -311,9 +314,8 @@ class _Part(LinearOperator):
     @full_precision()
     def matmat(self, X: Tensor) -> Tensor:
         """Multiply columns (n, k)."""
-        T = self._means.push(X)
-        parts = (self._parts.spread(n, self._parts.columns(n, T)) for n in self._names)
-        return self._means.pull(functools.reduce(torch.add, parts))
+        rows = self._parts.columns(self._name, self._means.push(X))
+        return self._means.pull(self._parts.spread(self._name, rows))
 
 
 def _labels(risk: EmpiricalRisk, classes: Sequence[int] | Tensor | None) -> Tensor:

@@ -201,10 +201,14 @@ def _look(workshop: Workshop, networks: Networks, seed: int, options: Mapping[st
     gradients = ClassGradients(risk, max_bytes=options["max_bytes"])
     G = formed(gradients.total)
     whole, parts = hessian_parts(risk, G), gradient_parts(gradients, G)
-    knocked = {"G": G} | {
-        f"G − {name}": _less(G, parts[name]) for name in ("class", "cross", "within", "same")
+    rest = _less(G, parts["class"])
+    knocked = {
+        "G": G,
+        "G − class": rest,
+        "G − cross": _less(G, parts["cross"]),
+        "G − within": formed(gradients.part("between")),  # without two products of G
+        "G − same": _less(G, parts["same"]),
     }
-    rest = knocked["G − class"]
     jobs = {
         "G in H": (whole["H"], whole["G"], C),
         "class in G": (G, parts["class"], C),
@@ -246,8 +250,8 @@ def _of_gradients(
     G, C = knocked["G"], len(gradients.classes)
     squares = min(C * C, risk.space.size - 1)
     trace = float(G.to_dense().trace()) if isinstance(G, Dense) else total_trace(risk)
-    top, without, rest = (_top(knocked[k], squares) for k in ("G", "G − same", "G − within"))
-    kept = sum(gradients.traces()[name] for name in ("class", "cross", "same")) - float(rest.sum())
+    top, without = (_top(knocked[k], squares) for k in ("G", "G − same"))
+    kept = float(gradients.eigenvalues("between")[squares:].sum())
     change = float(((top - without).abs() / top.clamp_min(1e-300)).max())
     left = 1.0 - kept / max(trace - float(top.sum()), 1e-300)
     found = {"papyan.table1.gradients.bulk": left, "papyan.table1.gradients.same": change}

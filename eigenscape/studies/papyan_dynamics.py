@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from eigenscape.data import DataSet
-from eigenscape.linalg import eigsh
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.losses import CrossEntropy
 from eigenscape.operators import ClassGradients, Dense
@@ -198,15 +197,14 @@ def _moment(
     risk = networks.risk(seed, epoch)
     gradients = ClassGradients(risk, max_bytes=max_bytes)
     traces = gradients.traces()
-    means = ("class", "cross", "same")
-    traces["within"] = total_trace(risk) - sum(traces[name] for name in means)
+    traces["within"] = total_trace(risk) - traces["between"]
     G = formed(gradients.total)
     shown = None
     if drawn:
         C = len(gradients.classes)
-        parts = formed(gradients.part("class") + gradients.part("cross") + gradients.part("same"))
+        means = gradients.eigenvalues("between")[: C * (C - 1)].cpu()
         levels = _class_levels(networks.model(seed, epoch), networks.data, gradients)
-        shown = DynamicsPanel(take_spectrum(G, C), _largest(parts, C * (C - 1)), levels)
+        shown = DynamicsPanel(take_spectrum(G, C), means, levels)
     data = networks.data
     sizes = data.num_samples, data.num_classes or 2
     return DynamicsMoment(*sizes, seed, epoch, traces, _medians(gradients, G), shown)
@@ -243,14 +241,6 @@ def _class_levels(model: nn.Module, data: DataSet, gradients: ClassGradients) ->
         means = sum(w * square for w, square in zip(weights, squares, strict=True))
         found.append(whole - means / count)
     return tuple(found)
-
-
-def _largest(operator: LinearOperator, count: int) -> Tensor:
-    k = min(count, operator.space.size)
-    if isinstance(operator, Dense):
-        values: Tensor = torch.linalg.eigvalsh(operator.to_dense()).flip(0)[:k].cpu()
-        return values
-    return eigsh(operator, num_pairs=k, tolerance=1e-3).values.cpu().double()
 
 
 def _measured(moments: list[DynamicsMoment]) -> dict[str, Measured]:

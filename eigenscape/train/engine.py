@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenscape.errors import SubstitutionWarning, require_choice, require_count
+from eigenscape.recording import recording
 from eigenscape.train._data import epoch_noise, epoch_order
 from eigenscape.train._objective import SUMS, Objective
 from eigenscape.train._stacked import Stack
@@ -323,8 +324,7 @@ def _captured(
                 warm_up()
         here.wait_stream(aside)
         torch.cuda.synchronize()
-        mode: dict[str, Any] = {"stream": aside, "capture_error_mode": "thread_local"}
-        with torch.cuda.graph(graph, pool=pool, **mode):
+        with recording(graph, aside, pool):
             work()
     return graph.replay
 

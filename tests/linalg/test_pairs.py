@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 
@@ -49,6 +51,18 @@ def test_residuals_are_those_of_the_returned_vectors_and_intervals_hold() -> Non
         low, high = pairs.intervals().T
         inside = (VALUES[:, None] >= low) & (VALUES[:, None] <= high)
         assert inside.any(0).all()
+
+
+def test_pieces_of_large_vectors_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = with_spectrum(VALUES)
+    rough = exact_vectors(matrix)[:, 3:] + 0.05 * torch.randn(8, 5)
+    whole = certify(Dense(matrix), rough)
+    for piece in (1, 17):  # single rows and columns; three rows, two columns, and what is left
+        monkeypatch.setattr(sys.modules[certify.__module__], "_PIECE", piece)
+        pairs = certify(Dense(matrix), rough)
+        torch.testing.assert_close(pairs.values, whole.values)
+        torch.testing.assert_close(pairs.vectors, whole.vectors)
+        torch.testing.assert_close(pairs.residuals, whole.residuals)
 
 
 def test_rotation_beats_single_vectors() -> None:

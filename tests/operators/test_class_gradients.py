@@ -24,7 +24,7 @@ from eigenscape.testing import check_operator
 from tests.oracles.memory import Live
 
 PARTS = ("class", "cross", "same", "within")
-LOW_RANK = ("global", "centred", "class", "cross", "same")
+LOW_RANK = ("global", "centred", "class", "cross", "same", "between")
 RTOL = 1e-10
 
 
@@ -88,6 +88,7 @@ def dense_parts(g: Tensor, w: Tensor, y: Tensor) -> dict[str, Tensor]:
         "class": sum(w_c[c] * square(g_c[c]) for c in others),
         "cross": sum(W[c, k] * square(mean[c, k] - g_c[c]) for c in others for k in others[c]),
         "same": sum(W[c, c] * square(mean[c, c]) for c in others),
+        "between": sum(W[cell] * square(mean[cell]) for cell in cells),
         "within": torch.einsum("ik,ika,ikb->ab", w, deviations, deviations),
     }
 
@@ -135,7 +136,7 @@ def test_parts_and_identity(name: str, max_bytes: int, weighting: str) -> None:
     found = ClassGradients(risk, weighting=weighting, max_bytes=max_bytes)
     assert found.is_stored == (max_bytes > 0)
     G = GaussNewton(risk).to_dense()
-    for part in (*PARTS, "global", "centred"):
+    for part in (*LOW_RANK, "within"):
         multiplies(found.part(part), dense[part], G)
     multiplies(summed(found), G, G, k=5)
     close(sum(dense[part] for part in PARTS), G, G)
@@ -212,7 +213,7 @@ def test_eigenpairs(part: str, max_bytes: int) -> None:
     values, _ = torch.linalg.eigh(dense)
     values = values.flip(0)
     mine = found.eigenvalues(part)
-    assert len(mine) == {"global": 1, "cross": 6}.get(part, 3)
+    assert len(mine) == {"global": 1, "cross": 6, "between": 9}.get(part, 3)
     torch.testing.assert_close(mine, values[: len(mine)], rtol=1e-9, atol=1e-14)
     assert float(values[len(mine) :].abs().max()) < 1e-13
     pairs = found.top_pairs(part)
@@ -475,7 +476,7 @@ def test_refusals() -> None:
             ClassGradients(risk, classes=classes)
     found = ClassGradients(risk)
     with pytest.raises(UnknownNameError, match="'within'"):
-        found.part("between")
+        found.part("among")
     with pytest.raises(UnknownNameError, match="'same'"):
         found.eigenvalues("within")
     with pytest.raises(InvalidArgumentError, match="row"):
