@@ -30,7 +30,7 @@ class ClassStructure(Record):
     """A second moment Σ w v vᵀ taken apart by class and candidate label.
 
     Its parts are "class" = "global" + "centred", "within", and for v_{i,c,c'} also "cross" and
-    "same" (c = c'). They add up: total = class + cross + within + same.
+    "same" (c = c'), with "between" = class + cross + same. They add up: total = between + within.
 
     Attributes:
         weights: Weights of the cells: of the classes (C,), or of (c, c') (C, C).
@@ -63,10 +63,11 @@ class ClassStructure(Record):
         }
 
     def factor(self, part: str) -> Tensor:
-        """Return F (d, r) with F Fᵀ the part. r is 1 for "global", C² for "cross", else C.
+        """Return F (d, r) with F Fᵀ the part.
 
         Args:
-            part: "global", "centred", "class", "cross" or "same".
+            part: "global", of one column, "centred" or "class", of C; where there are candidate
+                labels also "same", of C, "cross" or "between", of C².
 
         Returns:
             The columns, float64.

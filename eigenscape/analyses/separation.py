@@ -72,7 +72,8 @@ def separation(
     """Measure how far classes stand out of the bulk of each layer's features.
 
     With depth Papyan sees λ_c over the bulk grow and λ_2/λ_C fall. Cost: for each layer the Gram
-    matrix of its smaller side and one least-squares problem (n, d + 1), in float64 on the CPU.
+    matrix of its smaller side and one least-squares problem (n, d + 1), in float64 where the
+    features are.
 
     Args:
         features: By layer, in order of depth, (n, d) or (n, ...), which is flattened.
@@ -104,16 +105,16 @@ def separation(
     rows = []
     for name, tensor in features.items():
         h = _matrix(tensor, len(targets), name)
-        means = _class_means(h, targets, len(classes))
-        judged, truth = (h, targets) if held_out is None else _others(held_out, name, h, classes)
-        predictions = (torch.cdist(judged, means).argmin(1), _linear_prediction(h, targets, judged))
-        rows.append(
-            (
-                _class_values(means, targets),
-                _largest_value(h - means[targets]),
-                *((found == truth).double().mean() for found in predictions),
-            )
+        y = targets.to(h.device)
+        means = _class_means(h, y, len(classes))
+        judged, truth = (h, y) if held_out is None else _others(held_out, name, h, classes)
+        predictions = (torch.cdist(judged, means).argmin(1), _linear_prediction(h, y, judged))
+        found = (
+            _class_values(means, y),
+            _largest_value(h - means[y]),
+            *((prediction == truth).double().mean() for prediction in predictions),
         )
+        rows.append([value.cpu() for value in found])
     values, bulk, centre, linear = (torch.stack(column) for column in zip(*rows, strict=True))
     # What is zero but for rounding is zero: the means then span fewer directions.
     floor = 1e-12 * values[:, :1]
@@ -155,7 +156,7 @@ def _matrix(tensor: Tensor, n: int, name: str) -> Tensor:
             f"`separation(features, labels)` needs features ({n}, d) of '{name}', one row a label; "
             f"got {tuple(tensor.shape)}."
         )
-    h = tensor.detach().cpu().double().flatten(1)
+    h = tensor.detach().double().flatten(1)
     if not bool(h.isfinite().all()):
         raise NonFiniteError(
             f"`separation(features, labels)` needs finite features; those of '{name}' have NaN or "
@@ -174,13 +175,13 @@ def _others(
             "`separation(held_out=(features, labels))` needs the layers and none but the classes "
             f"that were fitted; '{name}' or a class is missing."
         )
-    other = _matrix(features[name], len(labels), name)
+    other = _matrix(features[name], len(labels), name).to(h.device)
     if other.shape[1] != h.shape[1]:
         raise ShapeError(
             f"`separation(held_out=...)` needs {h.shape[1]} features of '{name}'; got "
             f"{other.shape[1]}."
         )
-    return other, torch.searchsorted(classes, labels.cpu())
+    return other, torch.searchsorted(classes, labels.cpu()).to(h.device)
 
 
 def _class_means(h: Tensor, targets: Tensor, C: int) -> Tensor:
@@ -208,6 +209,11 @@ def _linear_prediction(h: Tensor, targets: Tensor, judged: Tensor) -> Tensor:
     Y = torch.nn.functional.one_hot(targets).double()
     centre, mean = h.mean(0), Y.mean(0)
     # Centred, a bias needs no column, and the solution is the one of least norm without it.
-    W = torch.linalg.lstsq(h - centre, Y - mean, driver="gelsd").solution
+    A, B = h - centre, Y - mean
+    if len(A) > A.shape[1]:  # with A = QR, ‖AW − B‖ is least where ‖RW − QᵀB‖ is
+        Q, A = torch.linalg.qr(A)
+        B = Q.T @ B
+    # Where A lacks rank only LAPACK has a solver.
+    W = torch.linalg.lstsq(A.cpu(), B.cpu(), driver="gelsd").solution.to(h.device)
     outputs: Tensor = (judged - centre) @ W + mean
     return outputs.argmax(1)

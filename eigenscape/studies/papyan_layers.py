@@ -36,6 +36,7 @@ from eigenscape.studies.papyan_parts import (
     error_part,
     feature_part,
     rank_correlation,
+    span,
     weight_part,
 )
 from eigenscape.studies.portrait import matrix_layers
@@ -117,7 +118,7 @@ def _look(networks: Networks, seed: int, samples: int | None, workshop: Workshop
     ticker = Ticker(workshop.progress, f"layers of {networks.cast.label}", len(layers))
     for depth, layer in enumerate(layers):
         seen = backpropagated_errors(risk, layer, max_bytes=_MOST_BYTES)
-        features[str(depth)] = seen.features
+        features[str(depth)] = seen.features.to(device)
         if seen.features.shape[1] <= _MOST_ENTRIES:
             parts["features"].append(feature_part(seen, depth, device))
         if layer == layers[-1]:
@@ -141,9 +142,9 @@ def _cross(seen: BackpropagatedErrors, k: int, device: torch.device) -> _Cross:
     found = class_structure(errors, classes=seen.classes, weights=weights)
     rows = (weights.sqrt()[..., None] * errors).flatten(0, 1)
     between, pairs = found.factor("class"), found.factor("cross")
-    basis = _leading(between)
+    basis = span(between)
     # Δ_class first: what Δ_cross has in its directions is out already.
-    others = _leading(pairs - basis @ (basis.T @ pairs), k)
+    others = span(pairs - basis @ (basis.T @ pairs), k)
     out = torch.cat([basis, others], 1)
     left = rows.T @ rows
     left = left - out @ (out.T @ left)
@@ -152,14 +153,6 @@ def _cross(seen: BackpropagatedErrors, k: int, device: torch.device) -> _Cross:
         torch.linalg.eigvalsh((left + left.T) / 2).flip(0).clamp_min(0.0).cpu(),
         torch.linalg.svdvals(torch.cat([between, pairs], 1)).square().cpu(),
     )
-
-
-def _leading(factor: Tensor, count: int | None = None) -> Tensor:
-    """Return the left singular vectors of the largest singular values, zeros left out."""
-    U, sizes, _ = torch.linalg.svd(factor, full_matrices=False)
-    kept = int((sizes > len(U) * torch.finfo(U.dtype).eps * sizes[0]).sum())
-    leading: Tensor = U[:, : kept if count is None else min(count, kept)]
-    return leading
 
 
 def _measured(found: Sequence[_Network]) -> dict[str, Measured]:

@@ -16,10 +16,8 @@ from torch import Tensor
 from eigenscape.analyses import (
     BackpropagatedErrors,
     ClassStructure,
-    attribution,
     class_structure,
 )
-from eigenscape.operators import Dense
 
 KINDS = ("features", "errors", "weights")
 
@@ -36,7 +34,7 @@ class Part:
         class_values: The C of the class part alone, descending; of weights, without the factor 1/η.
         bulk: The largest of the within part; of weights σ_{C+1}.
         mass: Share of the C outliers' mass that the knockout takes.
-        null: The same for a random matrix with the spectrum of the class part.
+        null: The same for equally many random directions.
         first: Share of the first outlier's mass that goes with the global means.
         cross_values: Eigenvalues of Δ_cross; of others none.
         cross: Share of the next outliers' mass that goes with Δ_cross; NaN of others.
@@ -142,31 +140,31 @@ def weight_part(
     if weight.shape != (true.shape[1], seen.features.shape[1]) or min(weight.shape) <= C:
         return None
     W = weight.detach().to(device, torch.float64)
+    before = torch.linalg.svdvals(W)
+    if not _has_bulk(before, C):
+        return None
     own, inputs = (
         class_structure(v.to(device, torch.float64), classes=seen.classes, num_classes=C)
         for v in (true, seen.features)
     )
-    between, middle = (own.product_with(inputs, part) for part in ("class", "global"))
-    U, class_values, Vt = torch.linalg.svd(between, full_matrices=False)
-    before, after = (
-        torch.linalg.svdvals(m) for m in (W, _removed(_removed(W, U[:, :C]).T, Vt[:C].T))
-    )
-    if not _has_bulk(before, C):
-        return None
-    # The symmetric matrix with blocks W and Wᵀ has ±σ for eigenvalues, u and v stacked for vectors.
-    matrix, cause, top = (Dense(_doubled(m)) for m in (W, between, middle))
-    all_of_them = attribution(matrix, cause, num_outliers=C, rank=2 * C, which="largest")
-    first = attribution(matrix, top, num_outliers=1, rank=2, which="largest", num_draws=0)
+    U, class_values, V = _product_svd(own.factor("class"), inputs.factor("class"))
+    first_U, _, first_V = _product_svd(own.factor("global"), inputs.factor("global"))
+
+    def without(left: Tensor, right: Tensor) -> Tensor:
+        found: Tensor = torch.linalg.svdvals(_removed(_removed(W, left).T, right))
+        return found
+
+    after = without(U, V)
     return Part(
         "weights",
         depth,
         before.cpu(),
         after.cpu(),
-        class_values[:C].cpu(),
+        class_values.cpu(),
         float(before[C]),
-        all_of_them.mass_projected,
-        float(all_of_them.null[0, 2]),
-        first.mass_projected,
+        _gone(before, after, C),
+        _gone(before, without(_random_basis(U, 0), _random_basis(V, 1)), C),
+        _gone(before, without(first_U, first_V), 1),
         before.new_zeros(0),
     )
 
@@ -189,6 +187,21 @@ def rank_correlation(values: Sequence[float]) -> float:
     return float(np.corrcoef(rankdata(values), np.arange(len(values)))[0, 1])
 
 
+def span(F: Tensor, most: int | None = None) -> Tensor:
+    """Return an orthonormal basis of columns.
+
+    Args:
+        F: The columns (d, r).
+        most: Only so many of their leading directions.
+
+    Returns:
+        The basis (d, at most r), directions of rounding left out.
+    """
+    U, sizes, _ = torch.linalg.svd(F, full_matrices=False)
+    basis: Tensor = U[:, sizes > len(U) * torch.finfo(U.dtype).eps * sizes[0]]
+    return basis[:, :most]
+
+
 def _symmetric(kind: str, depth: int, A: Tensor, found: ClassStructure) -> Part | None:
     C = len(found.weights)
     if len(A) <= C:
@@ -197,37 +210,40 @@ def _symmetric(kind: str, depth: int, A: Tensor, found: ClassStructure) -> Part 
     before = _values(A)
     if not _has_bulk(before, C):
         return None
-    parts = {name: _second_moment(found.factor(name)) for name in found.eigenvalues}
-    within = A - sum(parts[name] for name in parts if name not in ("global", "centred"))
-    basis = _span(found.factor("class"))
+    has_labels = "cross" in found.eigenvalues
+    means = found.factor("between" if has_labels else "class")
+    bulk = float(_values(A - _second_moment(means))[0])
+    basis = span(found.factor("class"))
     left = _projected(A, basis)
-    bulk = float(_values(within)[0])
-    both = attribution(Dense(A), Dense(parts["class"]), num_outliers=C, which="largest")
-    first = attribution(
-        Dense(A), Dense(parts["global"]), num_outliers=1, which="largest", num_draws=0
-    )
+    after = _values(left)
     cross_values, cross = A.new_zeros(0), math.nan
-    if "cross" in parts:
+    if has_labels:
         cross_values = found.eigenvalues["cross"]
         k = min(int((cross_values > bulk).sum()), len(A) - 2)
         if k > 0:
-            cause = Dense(_projected(parts["cross"], basis))
-            cross = attribution(
-                Dense(left), cause, num_outliers=k, which="largest", num_draws=0
-            ).mass_projected
+            others = span(_removed(found.factor("cross"), basis), k)
+            cross = _gone(after, _values(_projected(left, others)), k)
     return Part(
         kind,
         depth,
         before.cpu(),
-        _values(left).clamp_min(0.0).cpu(),
+        after.clamp_min(0.0).cpu(),
         found.eigenvalues["class"].cpu(),
         bulk,
-        both.mass_projected,
-        float(both.null[0, 2]),
-        first.mass_projected,
+        _gone(before, after, C),
+        _gone(before, _values(_projected(A, _random_basis(basis, 0))), C),
+        _gone(before, _values(_projected(A, span(found.factor("global")))), 1),
         cross_values.cpu(),
         cross,
     )
+
+
+def _gone(before: Tensor, after: Tensor, k: int) -> float:
+    """Return the share of the first k values' mass above the next one that a knockout took."""
+    # As in `attribution`; but projections are all that is wanted here, of matrices known already.
+    edge = before[k]
+    mass = (before[:k] - edge).sum()
+    return float((1.0 - (after[:k] - edge).clamp_min(0.0).sum() / mass).clamp(0.0, 1.0))
 
 
 def _has_bulk(values: Tensor, C: int) -> bool:
@@ -241,11 +257,19 @@ def _second_moment(F: Tensor) -> Tensor:
     return (M + M.T) / 2
 
 
-def _span(F: Tensor) -> Tensor:
-    """Return an orthonormal basis of the columns."""
-    U, sizes, _ = torch.linalg.svd(F, full_matrices=False)
-    basis: Tensor = U[:, sizes > len(U) * torch.finfo(U.dtype).eps * sizes[0]]
-    return basis
+def _random_basis(like: Tensor, seed: int) -> Tensor:
+    """Return a basis of equally many random directions."""
+    draw = torch.Generator().manual_seed(seed)
+    columns = torch.randn(like.shape, generator=draw, dtype=like.dtype)
+    Q: Tensor = torch.linalg.qr(columns.to(like.device)).Q
+    return Q
+
+
+def _product_svd(F: Tensor, G: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return U, σ, V of F Gᵀ, which has few columns."""
+    (Q, R), (P, S) = torch.linalg.qr(F), torch.linalg.qr(G)
+    U, sizes, Vt = torch.linalg.svd(R @ S.T)
+    return Q @ U, sizes, P @ Vt.T
 
 
 def _projected(A: Tensor, basis: Tensor) -> Tensor:
@@ -255,11 +279,6 @@ def _projected(A: Tensor, basis: Tensor) -> Tensor:
 
 def _removed(A: Tensor, basis: Tensor) -> Tensor:
     return A - basis @ (basis.T @ A)
-
-
-def _doubled(W: Tensor) -> Tensor:
-    m, n = W.shape
-    return torch.cat([torch.cat([W.new_zeros(m, m), W], 1), torch.cat([W.T, W.new_zeros(n, n)], 1)])
 
 
 def _values(matrix: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import eigenscape as es
+from eigenscape.analyses.attribution import _rotation
 from eigenscape.records import pack
 from tests.small_net import X, Y
 
@@ -44,3 +45,29 @@ def test_single_questions_answer_on_the_device() -> None:
     kron = es.KroneckerHessian(risk, "5").top_pairs(3)
     assert 0.0 < float(es.eigenspace_overlap(pairs, kron).overlaps[-1]) <= 1.0 + 1e-9
     assert torch.isfinite(kron.residuals).all()
+
+
+@pytest.mark.parametrize("d", [5, 40])  # fewer than samples, more
+def test_separation_agrees_with_the_cpu(d: int) -> None:
+    y = torch.arange(30) % 7 % 3
+    h = torch.randn(30, d, dtype=torch.float64) + 2 * torch.randn(3, d, dtype=torch.float64)[y]
+    others = {"one": h + 0.1}, y
+    here = es.separation({"one": h}, y, held_out=others)
+    there = es.separation({"one": h.cuda()}, y.cuda(), held_out=others)
+    assert here.columns() == pytest.approx(there.columns())
+
+
+@pytest.mark.parametrize("n", [30, 28_157_706])  # the latter is VGG11's, which cuFFT refuses
+def test_a_random_rotation_is_undone(n: int) -> None:
+    class Nothing(es.LinearOperator):
+        space = es.ParamSpace({"w": (n,)})
+        dtype, device, is_symmetric = torch.float32, torch.device("cuda"), True
+
+        def matmat(self, X: torch.Tensor) -> torch.Tensor:
+            return X
+
+    rotation = _rotation(Nothing(), 3, 0)
+    X = torch.randn(n, 3, device="cuda")
+    turned = rotation(X, False)
+    torch.testing.assert_close(turned.norm(dim=0), X.norm(dim=0), rtol=1e-5, atol=0)
+    torch.testing.assert_close(rotation(turned, True), X, rtol=0, atol=1e-5)

@@ -136,6 +136,9 @@ def test_weights(seen: BackpropagatedErrors) -> None:
     torch.testing.assert_close(part.class_values, sizes[:C])
     assert part.mass == pytest.approx(taken(before, after, C))
     assert part.mass > 0.9 > part.null
+    means = true.mean(0)[:, None], seen.features.mean(0)[:, None]
+    rest = torch.linalg.svdvals(projector(means[0]) @ W @ projector(means[1]))
+    assert part.first == pytest.approx(taken(before, rest, 1))
     assert part.ratio == pytest.approx(float(before[C - 1] / before[C]))
     ratios = (before[:-1] / before[1:]).tolist()
     assert part.gap == pytest.approx(ratios[C - 1] / max(ratios[C : C + 1]))
