@@ -60,7 +60,8 @@ _CLAIMS = (
         why=_STRAIGHT,
         known="Bins are equal along λ, so the last ones hold two to five of the narrow network's "
         "1514 eigenvalues, and all bins count alike. That noise is what is missing: with bins "
-        "weighted by their counts R² is 0.97 to 0.99.",
+        "weighted by their counts R² is 0.97 to 0.99. Of VGG11 the nodes of 512 steps that are "
+        "nearest to zero are 0.04 apart; the six bins below that show the smoothing, and are flat.",
     ),
     Claim(
         "papyan.fig16b.straight",

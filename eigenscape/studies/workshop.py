@@ -35,7 +35,7 @@ from eigenscape.records import pack, unpack
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies.cast import Cast
 from eigenscape.studies.portrait import Portrait, take_portrait
-from eigenscape.train import fit
+from eigenscape.train import Engine, fit
 
 T = TypeVar("T")
 
@@ -310,6 +310,7 @@ class Workshop:
             keep_epochs=cast.keep_epochs,
             keep=folder,
             checkpoint=folder / "checkpoint",
+            engine=self._engine(cast),
             device=self.device,
             progress=self.progress,
         )
@@ -327,6 +328,10 @@ class Workshop:
         write_bytes(folder / "cast.json", (json.dumps(facts, indent=1) + "\n").encode())
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
+    def _engine(self, cast: Cast) -> Engine:
+        # Our own models call no `view` that would stumble over it.
+        return Engine(channels_last=cast.own is None and self.device.type == "cuda")
+
     def _best_rate(self, cast: Cast, data: DataSet, test: DataSet | None, folder: Path) -> float:
         """Try the rates for a tenth of the epochs, and keep which was best."""
         chosen = folder / "rate.json"
@@ -341,6 +346,7 @@ class Workshop:
                     seeds=cast.seeds[:1],
                     test=test,
                     evaluate_every=epochs,
+                    engine=self._engine(cast),
                     device=self.device,
                     progress=self.progress,
                 )

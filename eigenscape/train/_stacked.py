@@ -25,6 +25,7 @@ class Stack:
         use_vmap: Run all networks as one; otherwise one after the other.
         convolution: How convolutions are done under `vmap`: "fused", "unfold" or "grouped".
         streams: CUDA streams on which networks run side by side where they do not run as one.
+        channels_last: Whether images go into these with their channels beside each other.
     """
 
     def __init__(
@@ -59,12 +60,13 @@ class Stack:
         self._state_names = _state_names(models[0])
         self.use_vmap, self.convolution = self.size > 1, "grouped"
         self.streams: list[torch.cuda.Stream] = []
+        self.channels_last = False
 
     def without(self, names: frozenset[str]) -> "Stack":
         """Return the same networks with some more parameters left alone."""
         stack = Stack(self._models, self.device, unused=self._unused | names)
         stack.use_vmap, stack.convolution = self.use_vmap, self.convolution
-        stack.streams = self.streams
+        stack.streams, stack.channels_last = self.streams, self.channels_last
         return stack
 
     @property
@@ -133,6 +135,8 @@ class Stack:
     def _one(self, index: int, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         params = {n: p[index].detach().requires_grad_() for n, p in self._params.items()}
         fixed = {name: tensor[index] for name, tensor in self.fixed.items()}
+        if self.channels_last and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
         return self._call({**params, **fixed}, x), list(params.values())
 
     def _call(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:

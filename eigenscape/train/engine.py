@@ -46,6 +46,9 @@ class Engine:
         steps_per_graph: Steps recorded in one graph, at most.
         num_streams: Streams of a loop on a GPU, at most; 1 for none.
         fused: On a GPU, use PyTorch's fused kernels for the update.
+        channels_last: Give images to wide convolutions in a loop with their channels beside each
+            other, as the matrix units of a GPU want them: VGG11 with TF32 takes 2.5 ms a step in
+            place of 2.9. Such a model must not call `view` on feature maps.
     """
 
     stacking: str = "auto"
@@ -54,6 +57,7 @@ class Engine:
     steps_per_graph: int = 32
     num_streams: int = 8
     fused: bool = True
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
@@ -66,8 +70,10 @@ class Engine:
     def set_up(self, stack: Stack, *, tf32: bool = False) -> None:
         """Tell a stack how to run."""
         on_gpu = stack.device.type == "cuda"
-        loop = stack.size == 1 or _has_convolutions(stack.model, _WIDE if on_gpu else 1)
+        wide = _has_convolutions(stack.model, _WIDE)
+        loop = stack.size == 1 or (wide if on_gpu else _has_convolutions(stack.model, 1))
         stack.use_vmap = self.stacking == "vmap" or (self.stacking == "auto" and not loop)
+        stack.channels_last = self.channels_last and wide
         stack.convolution = self.convolution
         if self.convolution == "auto" and has_kernels(stack.theta):
             stack.convolution = "fused"

@@ -85,6 +85,17 @@ def test_a_gpu_trains_as_a_cpu(engine: Engine) -> None:
     assert found.device == torch.cuda.get_device_name()
 
 
+def test_channels_last_change_nothing() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(2, 32, 3), nn.BatchNorm2d(32), nn.ReLU(),
+            nn.Conv2d(32, 64, 2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(64 * 6, 3),
+        )  # fmt: skip
+
+    found = [train("cuda", build, engine=Engine(channels_last=last)) for last in (False, True)]
+    assert difference(*found) < 1e-11  # float64, 18 steps
+
+
 RULES = {
     "sgd": SGD(0.1),
     "momentum": SGD(0.05, momentum=0.9, weight_decay=0.01),

@@ -1,6 +1,6 @@
 """All engines give one result; graphs are tested where there is a GPU."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -59,6 +59,35 @@ def test_engines_agree(convolution: str, steps: int) -> None:
     torch.testing.assert_close(vmap.test_loss, loop.test_loss, rtol=0, atol=EIGHT_STEPS)
     assert vmap.test_accuracy is not None
     assert torch.equal(vmap.test_accuracy, loop.test_accuracy)
+
+
+class Wide(nn.Module):
+    """Convolutions of 2048 pairs of channels, which run in a loop."""
+
+    seen: ClassVar[list[bool]] = []  # whether channels came last
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.norm = nn.Conv2d(2, 32, 3, padding=1), nn.BatchNorm2d(32)
+        self.conv2, self.out = nn.Conv2d(32, 64, 2), nn.Linear(64 * 6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv2(F.max_pool2d(F.relu(self.norm(self.conv1(x))), 2))
+        self.seen.append(h.is_contiguous(memory_format=torch.channels_last))
+        return self.out(h.flatten(1))
+
+
+def test_channels_may_come_last() -> None:
+    found, seen = [], []
+    for last in (False, True):
+        Wide.seen.clear()
+        found.append(train(Engine(channels_last=last), lambda seed: Wide(), seeds=(2,)))
+        seen.append(set(Wide.seen))
+    for name, value in found[0].weights.items():
+        torch.testing.assert_close(found[1].weights[name], value, rtol=0, atol=EIGHT_STEPS)
+    assert seen == [{False}, {True}]
+    narrow = [train(Engine(channels_last=last), seeds=(2,)) for last in (False, True)]
+    assert all(torch.equal(narrow[0].weights[n], w) for n, w in narrow[1].weights.items())
 
 
 def test_fused_convolutions_agree() -> None:
