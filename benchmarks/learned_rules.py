@@ -2,11 +2,11 @@
 
     python benchmarks/learned_rules.py
 
-Networks 784-100-20-10 and a rule of 32 units, as the Thesis has them, on random numbers: one, and
-ten at once. Segments are timed forth and back, with kernels of our own and without. The floor is
-memory, with them: of a weight and step 50 numbers are read or written forth (35 of them by the rule
-and 9 to judge), and 36 back (17 by the rule). For one network it is the launches that take the
-time, some 70 a step of which 5 are our own.
+Networks 784-100-20-10 and rules of 32 units, as the Thesis has them, on random numbers: one, and
+four or eight at once, as the study has them. Segments are timed forth and back, with kernels of
+our own and without. The floor is memory, with them: of a weight and step 50 numbers are read or
+written forth (35 of them by the rule and 9 to judge), and 36 back (17 by the rule). For one
+network it is the launches that take the time, some 70 a step of which 5 are our own.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch
 
 from eigenscape.stepsize import Problems, UpdateRule, _segments, _stepping, draw_problems
 from eigenscape.stepsize._recorded import Recorded
-from eigenscape.stepsize._segments import Segments
+from eigenscape.stepsize._segments import Seen, Segments
 from eigenscape.stepsize._stacked_mlp import lengths_of
 from eigenscape.stepsize._stepping import State, new_weights
 
@@ -26,18 +26,17 @@ NUMBERS = 50 + 36
 BANDWIDTH = 4.0e12  # bytes a second that copies reach on an H200
 
 
-def seconds(problems: Problems, repeats: int) -> float:
+def seconds(problems: list[Problems], repeats: int) -> float:
     """Return the least time of a step, forth and back, after one segment to record it."""
     draw, times = torch.Generator().manual_seed(0), []
-    state = State.start(new_weights(problems, SIZES[1:-1], draw))
-    rows = problems.draw("fitted", STEPS, BATCH, draw)
-    segments = Segments(
-        UpdateRule.random(seed=1).to(state.weights).to_learn(), SIZES, state.weights
-    )
+    state = State.start(torch.cat([new_weights(each, SIZES[1:-1], draw) for each in problems]))
+    seen = Seen.of(problems, [draw] * len(problems), STEPS, BATCH, None)
+    rules = UpdateRule.random(seed=1).to(state.weights).repeated(len(problems)).to_learn()
+    segments = Segments(rules, SIZES, state.weights)
     for _ in range(repeats + 1):
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        segments.run(problems, state, rows)
+        segments.run(state, seen)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)
     return min(times[1:]) / STEPS
@@ -52,8 +51,8 @@ def main() -> None:
     y = (torch.arange(6000) % SIZES[-1]).cuda()
     kind = {"objective": "validation", "num_samples": SAMPLES}
     weights = sum(lengths_of(SIZES))
-    for networks in (1, 10):
-        problems = draw_problems(x, y, numbers=range(networks), **kind)
+    for networks in (1, 4, 8):
+        problems = [draw_problems(x, y, numbers=[i], **kind) for i in range(networks)]
         found = {"floor, of memory": networks * weights * 4 * NUMBERS / BANDWIDTH}
         found["recorded"] = seconds(problems, repeats)
         answers = {"is_fused": lambda *_: False}

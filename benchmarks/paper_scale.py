@@ -6,14 +6,16 @@ Every part is kept as it is finished: a training, a row of Table 9, a learned ru
 runs are found in the shop or in `--parts` and not done again; small new ones are copied there. When
 time is over, workers stop by themselves, and results are written of what there is. Other studies
 than `wu-bounds` and `thesis-stepsize-learned` have trainings for parts. They are run one after the
-other, each when its networks are trained, or with those there are when `--parts-seconds` are over;
-those that keep what they measured of a cast need it trained but once.
+other, each when its networks are trained, or with those there are when `--parts-seconds` are over.
+Those that keep what they measured of a cast need it trained but once, and measure it as soon as it
+is; where time is over or something fails, their results are of what is measured.
 
 Processes take turns on a GPU; under its multi-process service they share it
 (`nvidia-cuda-mps-control -d`).
 """
 
 import argparse
+import contextlib
 import dataclasses
 import fcntl
 import gc
@@ -24,12 +26,14 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from eigenscape.errors import ConvergenceWarning
 from eigenscape.files import write_bytes
 from eigenscape.studies import STUDIES, Study, Workshop, run_study, stepsize_learned, write_result
 from eigenscape.studies import wu_bounds as bounds
@@ -38,10 +42,14 @@ from eigenscape.studies.cast import Cast
 
 SMALL = ("bounds", "rules", "measured")  # folders of a shop whose finished parts are small files
 KEPT = ("*/seed-*/*.json", "*/*.safetensors")
+UNFINISHED = "rules/*/unfinished-*"  # folders of rules that are being learned, in a shop
 # By study: what it calls a part, and whether casts of one label are measured together.
 KEPT_BY_CAST = {
+    "papyan-attribution": ("attribution", False),
     "papyan-dynamics": ("dynamics", False),
     "papyan-kronecker": ("kronecker", False),
+    "papyan-layers": ("layers", False),
+    "papyan-spectra": ("spectra", False),
     "wu-autocorrelation": ("autocorrelation", False),
     "wu-full-hessian": ("full-hessian", False),
     "wu-output-space": ("output-space", False),
@@ -117,6 +125,9 @@ class Run:
             with (self.shop / "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 copy_parts(self.shop, self.parts)
+                for folder in self.parts.glob(UNFINISHED):
+                    if not (self.shop / folder.relative_to(self.parts)).exists():
+                        shutil.rmtree(folder)  # it was there at first, so it is finished
 
     def say(self, text: str) -> None:
         """Print, with the time."""
@@ -180,11 +191,13 @@ def _bounds(options: Any, workshop: Workshop, claims: Path) -> Iterator[Task]:
 def _rules(options: Any, workshop: Workshop) -> Iterator[Task]:
     data, test = stepsize_learned.samples(options, workshop)
     parts = stepsize_learned.parts(options, data)
-    # Few samples with noise are what the thesis is about, all samples come next.
-    for part in sorted(parts, key=lambda part: (-part.case[1], part.case[0])):
+    # Rules take longest, and of them those with few samples.
+    groups = stepsize_learned.together(parts, options)
+    for group in sorted(groups, key=lambda g: (g[0].name == "SGD", g[0].case[0])):
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         yield Task(
-            f"rule {part.file}",
-            lambda part=part: stepsize_learned.finish(part, options, data, test, workshop),
+            f"rule {group[0].file}{more}",
+            lambda group=group: stepsize_learned.finish(group, options, data, test, workshop),
         )
 
 
@@ -213,6 +226,7 @@ def work(run: Run) -> bool:
             leave_memory()
             run.say(f"{task.name}: {time.time() - begun:.1f} s")
     except OverError:
+        run.keep()
         run.say("time is over")
     return is_well
 
@@ -226,29 +240,83 @@ def record(run: Run, study: Study, folder: Path, workshop: Workshop) -> bool:
         bounds.STUDY.name: bounds.measure_finished,
         stepsize_learned.STUDY.name: stepsize_learned.measure_finished,
     }
-    if study.name in finished:
-        study = dataclasses.replace(study, measure=finished[study.name])
-    elif study.settings[run.scale].casts:
-        setting = study.settings[run.scale]
-        there = _there(run, study, workshop)
-        missing = ", ".join(cast.label for cast in setting.casts if cast not in there)
-        if not there:
-            run.say(f"{study.name}: no networks are trained")
-            return True
-        note = f"{setting.note} Not run: {missing}.".strip() if missing else setting.note
-        setting = dataclasses.replace(setting, casts=tuple(there), note=note)
-        study = dataclasses.replace(study, settings={run.scale: setting})
+    measure = finished.get(study.name, study.measure)
+    if study.name in finished or not study.settings[run.scale].casts:
+        study = dataclasses.replace(study, measure=measure)
+        return _write(run, study, folder, workshop) is not False
+    there = _there(run, study, workshop)
+    if not there:
+        run.say(f"{study.name}: no networks are trained")
+        return True
+    is_written = _write(run, _of_these(there, study, run.scale), folder, workshop)
+    kept = [cast for cast in there if _is_measured(cast, study, run.scale, workshop)]
+    if not is_written and kept:  # what is kept needs neither networks nor time
+        _write(run, _of_these(kept, study, run.scale), folder, workshop)
+    return is_written is not False
+
+
+def _of_these(casts: list[Cast], study: Study, scale: str) -> Study:
+    """Return a study of some of its networks, which says of which not."""
+    setting = study.settings[scale]
+    # Casts that differ in their samples have one label.
+    missing = [each.label_among(setting.casts) for each in setting.casts if each not in casts]
+    note = f"{setting.note} Not run: {', '.join(missing)}.".strip() if missing else setting.note
+    setting = dataclasses.replace(setting, casts=tuple(casts), note=note)
+    return dataclasses.replace(study, settings={scale: setting})
+
+
+def _write(run: Run, study: Study, folder: Path, workshop: Workshop) -> bool | None:
+    """Run a study and write its result; return None where time was over, False where it failed."""
+    begun = time.time()
     try:
-        begun = time.time()
         path = write_result(run_study(study, workshop, scale=run.scale), folder)
-        run.keep()
         run.say(f"{path}: {time.time() - begun:.1f} s")
     except OverError:
         run.say(f"{study.name}: time was over")
+        return None
     except Exception:
         run.say(f"{study.name} failed: {traceback.format_exc()}")
         return False
+    finally:
+        run.keep()
     return True
+
+
+def measure_next(run: Run, study: Study, workshop: Workshop, tried: set[str]) -> bool:
+    """Measure what is trained of a study that keeps it: one cast, or those of one label.
+
+    Args:
+        run: The run.
+        study: Which study.
+        workshop: Where its networks are.
+        tried: Keys of the casts that were measured here, or failed; more are added.
+
+    Returns:
+        Whether there was one.
+    """
+    setting = study.settings[run.scale]
+    for cast in setting.casts:
+        casts = _together(cast, study, run.scale)
+        is_ready = bool(casts) and all(_is_trained(run, each) for each in casts)
+        if cast.key in tried or not is_ready or _is_measured(cast, study, run.scale, workshop):
+            continue
+        tried.update(each.key for each in casts)
+        begun, shop = time.time(), dataclasses.replace(workshop, asked={}, dtype=setting.dtype)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # the result will say it
+                study.measure(dataclasses.replace(setting, casts=tuple(casts)), shop)
+            run.say(f"{study.name}, {cast.key}: {time.time() - begun:.1f} s")
+        except OverError:
+            run.say(f"{study.name}, {cast.key}: time was over")
+        except Exception:  # for want of memory perhaps, of which there is more in the end
+            run.say(
+                f"{study.name}, {cast.key} failed, and is tried again: {traceback.format_exc()}"
+            )
+        run.keep()
+        leave_memory()
+        return True
+    return False
 
 
 def _there(run: Run, study: Study, workshop: Workshop) -> list[Cast]:
@@ -256,33 +324,54 @@ def _there(run: Run, study: Study, workshop: Workshop) -> list[Cast]:
     return [
         cast
         for cast in study.settings[run.scale].casts
-        if (run.shop / "networks" / cast.key / "cast.json").is_file()
-        or _is_measured(cast, study, run.scale, workshop)
+        if _is_trained(run, cast) or _is_measured(cast, study, run.scale, workshop)
     ]
+
+
+def _is_trained(run: Run, cast: Cast) -> bool:
+    """Tell whether the networks of a cast are there."""
+    return (run.shop / "networks" / cast.key / "cast.json").is_file()
+
+
+def _together(cast: Cast, study: Study, scale: str) -> list[Cast]:
+    """Return the casts that are measured together with one, itself among them; none if none is."""
+    what = KEPT_BY_CAST.get(study.name)
+    if what is None:
+        return []
+    _, is_grouped = what
+    others = study.settings[scale].casts
+    return [each for each in others if each.label == cast.label] if is_grouped else [cast]
 
 
 def _is_measured(cast: Cast, study: Study, scale: str, workshop: Workshop) -> bool:
     """Tell whether what the study measures of a cast is kept."""
-    what, setting = KEPT_BY_CAST.get(study.name), study.settings[scale]
-    if what is None:
+    casts, setting = _together(cast, study, scale), study.settings[scale]
+    if not casts:
         return False
-    name, is_grouped = what
-    casts = (
-        [other for other in setting.casts if other.label == cast.label] if is_grouped else [cast]
-    )
     ours = dataclasses.replace(workshop, dtype=setting.dtype)
-    path = ours.part_file(name, casts, setting.options)
+    path = ours.part_file(KEPT_BY_CAST[study.name][0], casts, setting.options)
     return path is not None and path.is_file()
 
 
 def copy_parts(source: Path, target: Path) -> None:
-    """Copy finished parts that are not there yet."""
+    """Copy finished parts that are not there yet, and rules that have learned less there."""
+    for folder in source.glob(UNFINISHED):
+        place = target / folder.relative_to(source)
+        if _last_piece(place) < _last_piece(folder):
+            shutil.rmtree(place, ignore_errors=True)
+            # Another process may be replacing a piece; it copies its own when its time is over.
+            with contextlib.suppress(shutil.Error, FileNotFoundError):
+                shutil.copytree(folder, place)
     for pattern in (f"{room}/{kept}" for room in SMALL for kept in KEPT):
         for path in source.glob(pattern):
             place = target / path.relative_to(source)
             if not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(place, path.read_bytes())
+
+
+def _last_piece(folder: Path) -> str:
+    return max((path.name for path in folder.glob("piece-*")), default="")
 
 
 def leave_memory() -> None:
@@ -296,11 +385,12 @@ def record_all(run: Run, folder: Path, is_working: Callable[[], bool]) -> list[b
     """Record studies in their order, each when its networks are trained or no worker is left."""
     workshop, are_well = run.workshop(), []
     for study in (STUDIES[name] for name in run.studies):
-        casts = study.settings[run.scale].casts
+        casts, tried = study.settings[run.scale].casts, set[str]()
         while is_working():
             if casts and len(_there(run, study, workshop)) == len(casts):
                 break
-            time.sleep(0.5)
+            if not measure_next(run, study, workshop, tried):
+                time.sleep(0.5)
         are_well.append(record(run, study, folder, workshop))
         leave_memory()
     return are_well
@@ -332,6 +422,7 @@ def main() -> None:
         sys.exit(not is_well)
     if given.parts:
         copy_parts(given.parts, given.shop)
+        run.keep()  # what a run that was killed has left
     command = [sys.executable, *sys.argv, "--begun", str(begun), "--claims", str(claims)]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     workers = [subprocess.Popen(command, env=environment) for _ in range(given.workers)]

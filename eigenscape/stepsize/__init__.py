@@ -4,11 +4,12 @@ from eigenscape.stepsize.backpropagation import backpropagated_descent as backpr
 from eigenscape.stepsize.backpropagation import backpropagated_gradient as backpropagated_gradient
 from eigenscape.stepsize.learned import Course as Course
 from eigenscape.stepsize.learned import LearnedRule as LearnedRule
-from eigenscape.stepsize.learned import learn_rule as learn_rule
+from eigenscape.stepsize.learned import learn_rules as learn_rules
 from eigenscape.stepsize.learned import train_networks as train_networks
 from eigenscape.stepsize.local import StepSize as StepSize
 from eigenscape.stepsize.local import best_step_size as best_step_size
 from eigenscape.stepsize.local import loss_after as loss_after
+from eigenscape.stepsize.problems import ProblemKind as ProblemKind
 from eigenscape.stepsize.problems import Problems as Problems
 from eigenscape.stepsize.problems import draw_problems as draw_problems
 from eigenscape.stepsize.quadratic import Quadratic as Quadratic
@@ -36,6 +37,7 @@ __all__ = [
     "Course",
     "LearnedRule",
     "LearnedStepSize",
+    "ProblemKind",
     "Problems",
     "Quadratic",
     "StepSize",
@@ -49,7 +51,7 @@ __all__ = [
     "draw_samples",
     "draw_tasks",
     "expected_distance",
-    "learn_rule",
+    "learn_rules",
     "learn_step_size",
     "limit_distance",
     "log_slope_bounds",

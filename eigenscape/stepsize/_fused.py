@@ -50,20 +50,22 @@ _COLUMNS = 8  # of slopes that a program adds up
 Places = tuple[Tensor, Tensor, Tensor]
 
 
-def join(rule: UpdateRule) -> Tensor:
-    """Return the parameters of a rule as the kernels read them.
+def join(rule: UpdateRule, num_networks: int) -> Tensor:
+    """Return the parameters of rules as the kernels read them.
 
     Args:
-        rule: With one hidden layer.
+        rule: With one hidden layer; one for each network, or one for all.
+        num_networks: p.
 
     Returns:
-        Rows (36, C): 31 for the inputs of hidden units, one for their biases, two for what both
+        Rows (p, 36, C): 31 for the inputs of hidden units, one for their biases, two for what both
         outputs take of them, and two for the biases of the outputs, each over and over. Slopes pass
         through it.
     """
-    (first, second), (bias, last) = rule.weights, rule.biases
-    h = len(bias)
-    rows = torch.cat([first.T, bias[None], second, last[:, None].expand(2, h)])
+    rules = rule if rule.biases[0].ndim == 2 else rule.repeated(num_networks)
+    (first, second), (bias, last) = rules.weights, rules.biases
+    h = bias.shape[1]
+    rows = torch.cat([first.mT, bias[:, None], second, last[..., None].expand(-1, 2, h)], 1)
     C = max(16, triton.next_power_of_2(h))
     return rows if h == C else torch.nn.functional.pad(rows, (0, C - h))
 
@@ -71,11 +73,11 @@ def join(rule: UpdateRule) -> Tensor:
 def moved(
     rule: UpdateRule, rows: Tensor, state: Places, g: Tensor, layout: Layout, clock: Tensor
 ) -> Places:
-    """Take a step of a rule.
+    """Take a step, each network by its own rule.
 
     Args:
-        rule: Whose scale and exponent are used.
-        rows: Its parameters, as `join` returns them; float32.
+        rule: Whose scale and exponent are used, by all.
+        rows: The parameters, as `join` returns them; float32.
         state: w (p, n), m and v (p, 5, n).
         g: Gradients (p, n).
         layout: Of the networks.
@@ -99,9 +101,9 @@ class _Step(Function):
         ctx: Any, w: Tensor, m: Tensor, v: Tensor, g: Tensor, rows: Tensor, spans: Tensor,
         tensors: Tensor, clock: Tensor, taken: Tensor, scale: float, exponent: float,
     ) -> Places:  # fmt: skip
-        (p, n), C, S, T = w.shape, rows.shape[1], len(spans), len(tensors)
+        (p, n), C, S, T = w.shape, rows.shape[2], len(spans), len(tensors)
         new_w, new_m, new_v = torch.empty_like(w), torch.empty_like(m), torch.empty_like(v)
-        squares, units, base = w.new_empty(p, S, 32), w.new_empty(p, T, 32), w.new_empty(C)
+        squares, units, base = w.new_empty(p, S, 32), w.new_empty(p, T, 32), w.new_empty(p, C)
         R, warps = _SEE
         _see[S, p](
             *(w, g, m, v, taken, spans, new_m, new_v, squares, n),
@@ -130,21 +132,21 @@ class _Step(Function):
             return (None,) * 11
         *seen, tensors, clock = ctx.saved_tensors
         w, units, rows, spans = seen[0], seen[4], seen[6], seen[7]
-        (p, n), C, S, T = w.shape, rows.shape[1], len(spans), len(tensors)
-        items = p * S * _PIECES
-        each = triton.cdiv(items, _PROGRAMS)
+        (p, n), C, S, T = w.shape, rows.shape[2], len(spans), len(tensors)
+        items = S * _PIECES  # of each network, whose slopes are added up apart
+        each = triton.cdiv(items, max(1, _PROGRAMS // p))
         parts = triton.cdiv(items, each)
         to_w, to_rows = torch.empty_like(w), torch.empty_like(rows)
-        products, sums = w.new_empty(items), w.new_empty(parts, 27, C)
+        products, sums = w.new_empty(p, items), w.new_empty(p, parts, 27, C)
         B, L = _BACK
-        _back[(parts,)](
-            *(*seen, slope.contiguous(), to_w, products, sums, n, T, S, items, each, *ctx.numbers),
+        _back[parts, p](
+            *(*seen, slope.contiguous(), to_w, products, sums, n, T, items, each, *ctx.numbers),
             UNDER_ROOT=UNDER_ROOT, C=C, B=B, L=L, PIECES=_PIECES, num_warps=1,
             maxnreg=_REGISTERS if C <= 32 else 255,
         )  # fmt: skip
         R, warps = _THROUGH
         sides = C // _COLUMNS
-        _through[(36 * sides + p * S,)](
+        _through[36 * sides + S, p](
             *(w, units, spans, tensors, products, to_w, sums, clock, to_rows, n, T, S, parts),
             PIECES=_PIECES, C=C, SIDES=sides, R=R, J=_JOINED[1], num_warps=warps,
         )  # fmt: skip
@@ -191,7 +193,7 @@ def _find_units(
     squares, tensors, rows, clock, units, base, num_spans,
     UNDER_MEAN: tl.constexpr, C: tl.constexpr, J: tl.constexpr,
 ):  # fmt: skip
-    """Write what features of a tensor are multiplied by, and what all hidden units begin with."""
+    """Write what features of a tensor are multiplied by, and what hidden units begin with."""
     tensor, network = tl.program_id(0), tl.program_id(1)
     first, last = tl.load(tensors + 3 * tensor), tl.load(tensors + 3 * tensor + 1)
     feature = tl.arange(0, 32)
@@ -204,12 +206,13 @@ def _find_units(
     place = (network * tl.num_programs(0) + tensor) * 32 + feature
     tl.store(units + place, tl.rsqrt(UNDER_MEAN + mean))
     # By the program of a short tensor: the last is a bias.
-    if (tensor == tl.num_programs(0) - 1) & (network == 0):
+    if tensor == tl.num_programs(0) - 1:
         unit = tl.arange(0, C)
+        rows += network * (36 * C)
         begun = tl.load(rows + 31 * C + unit)
         for j in tl.static_range(9):
             begun += tl.load(rows + (22 + j) * C + unit) * tl.load(clock + j)
-        tl.store(base + unit, begun)
+        tl.store(base + network * C + unit, begun)
 
 
 @triton.jit
@@ -270,6 +273,7 @@ def _move(
     span, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
     start, stop = tl.load(spans + 3 * span), tl.load(spans + 3 * span + 1)
     units += (network * num_tensors + tl.load(spans + 3 * span + 2)) * 32
+    base, rows = base + network * C, rows + network * (36 * C)
     for begin in range(start, stop, B * L):
         column = begin + tl.arange(0, B)[:, None] * L + tl.arange(0, L)[None, :]
         inside = column < stop
@@ -291,17 +295,18 @@ def _with(total, k: tl.constexpr, x):
 @triton.jit
 def _back(
     w, g, m, v, units, base, rows, spans, slopes, to_w, products, sums,
-    n, num_tensors, num_spans, items, each, size, exponent,
+    n, num_tensors, items, each, size, exponent,
     UNDER_ROOT: tl.constexpr, C: tl.constexpr, B: tl.constexpr, L: tl.constexpr,
     PIECES: tl.constexpr,
 ):  # fmt: skip
     """Write slopes by w as if units were given, and add up those by the rule, over some pieces."""
     part, unit, row = tl.program_id(0), tl.arange(0, C), tl.arange(0, 32)[:, None]
+    network = tl.program_id(1).to(tl.int64)
+    base, rows = base + network * C, rows + network * (36 * C)
     total = tl.zeros((32, C), dtype=tl.float32)
     ends = tl.zeros((B, L), dtype=tl.float32), tl.zeros((B, L), dtype=tl.float32)
     for item in range(part * each, tl.minimum((part + 1) * each, items)):
-        span = item // PIECES % num_spans
-        network = (item // PIECES // num_spans).to(tl.int64)
+        span = item // PIECES
         start, stop = tl.load(spans + 3 * span), tl.load(spans + 3 * span + 1)
         own_units = units + (network * num_tensors + tl.load(spans + 3 * span + 2)) * 32
         length = tl.cdiv(stop - start, PIECES * B * L) * (B * L)
@@ -331,8 +336,8 @@ def _back(
             total = _with(total, 23, active * d0[:, None, :])
             total = _with(total, 24, active * d1[:, None, :])
             ends = ends[0] + d0, ends[1] + d1
-        tl.store(products + item, tl.sum(tl.sum(product, axis=0), axis=0))
-    sums += part * (27 * C)
+        tl.store(products + network * items + item, tl.sum(tl.sum(product, axis=0), axis=0))
+    sums += (network * tl.num_programs(0) + part) * (27 * C)
     tl.store(sums + row * C + unit[None, :], total, mask=row < 25)
     for j in tl.static_range(2):
         last = tl.sum(tl.sum(ends[j], axis=0), axis=0)
@@ -346,12 +351,12 @@ def _through(
     PIECES: tl.constexpr, C: tl.constexpr, SIDES: tl.constexpr, R: tl.constexpr, J: tl.constexpr,
 ):  # fmt: skip
     """Add up slopes by the rule; or finish those by the weights of a span."""
-    program = tl.program_id(0)
+    program, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
     if program < 36 * SIDES:  # first, as it takes longer
+        sums, to_rows = sums + network * parts * (27 * C), to_rows + network * (36 * C)
         _add_up(sums, clock, to_rows, parts, program // SIDES, program % SIDES, C, C // SIDES, J)
     else:
-        item = program - 36 * SIDES
-        network, span = (item // num_spans).to(tl.int64), item % num_spans
+        span = program - 36 * SIDES
         tensor = tl.load(spans + 3 * span + 2)
         unit = tl.load(units + (network * num_tensors + tensor) * 32)
         first, last = tl.load(tensors + 3 * tensor), tl.load(tensors + 3 * tensor + 1)

@@ -1,23 +1,26 @@
-"""Segments of a rule's run, and the way back through them.
+"""Segments of rules' runs, and the way back through them.
 
-Letters as in `update_rule.py`; t steps, b samples a batch. A segment is cut into pieces. On the way
-forward w, m and v are kept where a piece begins; on the way back its steps are taken again, this
-time with all that their derivatives need. The last piece is run once. On a CUDA device a piece is
-one launch. As in the thesis's code, gradients of the networks count as given: derivatives pass
-through the weights alone.
+Letters as in `update_rule.py`; t steps, b samples a batch, m samples to judge by. Each of p
+networks has a rule of its own; they have nothing in common but their steps. A segment is cut into
+pieces. On the way forward w, m and v are kept where a piece begins; on the way back its steps are
+taken again, this time with all that their derivatives need. The last piece is run once. On a CUDA
+device a piece is one launch. As in the thesis's code, gradients of the networks count as given:
+derivatives pass through the weights alone.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from eigenscape.stepsize import _stacked_mlp as mlp
 from eigenscape.stepsize._recorded import Recorded
 from eigenscape.stepsize._stepping import Layout, State, clocks, is_fused, joined, take_step
-from eigenscape.stepsize.problems import Problems
+from eigenscape.stepsize.problems import Problems, batches_of
 from eigenscape.stepsize.update_rule import UpdateRule
 
 MOST_STEPS = 128  # of a piece that a CUDA graph holds: a segment has 150 on average
@@ -26,48 +29,104 @@ MOST_STEPS = 128  # of a piece that a CUDA graph holds: a segment has 150 on ave
 _KEPT, _MOST_BYTES = {True: 16, False: 64}, {"cpu": 2**30, "cuda": 2**33}
 
 
-class Segments:
-    """What takes a rule's steps on stacked networks and propagates their mean loss back."""
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What p networks see in a segment.
 
-    def __init__(self, rule: UpdateRule, sizes: Sequence[int], like: Tensor) -> None:
-        self._rule, self._layout = rule, Layout.of(sizes, like)
+    Attributes:
+        inputs: Features of all samples (N, d).
+        labels: Each network's classes of them (p, N).
+        fitted: Samples of each step (t, p, b).
+        judged: Samples on which networks are judged before each step (t, p, m); or (p, m), before
+            all of them.
+        shares: What each of these counts in the mean (p, m).
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    fitted: Tensor
+    judged: Tensor
+    shares: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        problems: Sequence[Problems],
+        draws: Sequence[torch.Generator],
+        num_steps: int,
+        batch_size: int,
+        judge_size: int | None,
+    ) -> "Seen":
+        """Draw what networks see, one for each problem.
+
+        Args:
+            problems: Of one network each, on the same samples; they may be of different kinds.
+            draws: The random numbers of each.
+            num_steps: t.
+            batch_size: b.
+            judge_size: m; None for all samples that there are to judge by, which is not the same
+                number for all: those that fill a row up count 0.
+
+        Returns:
+            All of it.
+        """
+        pairs = list(zip(problems, draws, strict=True))
+        fitted = [each.draw("fitted", num_steps, batch_size, draw) for each, draw in pairs]
+        if judge_size is None:
+            pools = [each.judged for each in problems]
+            m = max(pool.shape[1] for pool in pools)
+            judged = torch.cat([pad(pool, (0, m - pool.shape[1])) for pool in pools])
+            counts = torch.tensor([pool.shape[1] for pool in pools])[:, None]
+            shares = (torch.arange(m) < counts) / counts
+        else:
+            drawn = [each.draw("judged", num_steps, judge_size, draw) for each, draw in pairs]
+            judged = torch.cat(drawn, 1)
+            shares = torch.full(judged.shape[1:], 1 / judge_size)
+        first, labels = problems[0].inputs, torch.cat([each.labels for each in problems])
+        return cls(first, labels, torch.cat(fitted, 1), judged, shares.to(first))
+
+    def steps(self, start: int, stop: int) -> tuple[Tensor, ...]:
+        """Return batches of some steps, features and classes, those to judge by, and shares."""
+        judged = self.judged if self.judged.ndim == 2 else self.judged[start:stop]
+        rows = self.fitted[start:stop]
+        both = [batches_of(self.inputs, self.labels, each) for each in (rows, judged)]
+        return *both[0], *both[1], self.shares
+
+
+class Segments:
+    """What takes steps of rules on networks, one each, and propagates their mean losses back."""
+
+    def __init__(self, rules: UpdateRule, sizes: Sequence[int], like: Tensor) -> None:
+        self._rules, self._layout = rules, Layout.of(sizes, like)
         self._forth = Recorded(torch.no_grad()(self._steps), like.device)
         self._back = Recorded(self._steps_and_slopes, like.device)
 
-    def run(
-        self, problems: Problems, state: State, fitted: Tensor, judged: Tensor | None = None
-    ) -> tuple[Tensor, list[Tensor], State]:
-        """Take steps on batches (t, p, b).
+    def run(self, state: State, seen: Seen) -> tuple[Tensor, list[Tensor], State]:
+        """Take the steps of a segment.
 
         Args:
-            problems: Whose batches.
             state: Where the networks are; the way back ends here.
-            fitted: Samples of each step.
-            judged: Samples on which networks are judged before each step; all that there are to
-                judge by, by default.
+            seen: Their batches.
 
         Returns:
-            The mean loss, its slopes with respect to the rule's parameters, and the end.
+            The mean loss of each network (p,), its slopes with respect to the parameters of its
+            rule, and the end.
         """
-        t, here, kept = len(fitted), state.tensors, []
+        t, here, kept = len(seen.fitted), state.tensors, []
         pieces = list(pairwise(accumulate(self._lengths(state, t), initial=0)))
-        everything = problems.batches(problems.judged) if judged is None else ()
 
         def given(start: int, stop: int) -> tuple[Tensor, ...]:
-            return (
-                *batches(problems, fitted[start:stop]),
-                clocks(state.step + start, stop - start, state.weights),
-                *(batches(problems, judged[start:stop]) if judged is not None else everything),
-            )
+            times = clocks(state.step + start, stop - start, state.weights)
+            return times, *seen.steps(start, stop)
 
-        total = state.weights.new_zeros(())
+        total = state.weights.new_zeros(len(state.weights))
         for piece in pieces[:-1]:
             kept.append(here)
             w, m, v, part = self._forth(*here, *given(*piece))
             here, total = (w.clone(), m.clone(), v.clone()), total + part
         kept.append(here)
         later = torch.zeros_like(state.weights)
-        slopes = [torch.zeros_like(part) for part in self._rule.parameters]
+        slopes = [torch.zeros_like(part) for part in self._rules.parameters]
         for piece, begun in zip(reversed(pieces), reversed(kept), strict=True):
             w, m, v, part, later, *found = self._back(*begun, later, *given(*piece))
             if piece is pieces[-1]:
@@ -80,37 +139,38 @@ class Segments:
         w: Tensor,
         m: Tensor,
         v: Tensor,
+        times: Tensor,
         inputs: Tensor,
         labels: Tensor,
-        times: Tensor,
         others: Tensor,
         classes: Tensor,
+        shares: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Take steps on (k, p, b, d) and (k, p, b), judged before; add their losses up."""
-        here, total, rows = (w, m, v), w.new_zeros(()), joined(self._rule, w)
+        """Take steps on (k, p, b, d) and (k, p, b), judged before; add their losses up (p,)."""
+        here, total, rows = (w, m, v), w.new_zeros(len(w)), joined(self._rules, w)
         for k, clock in enumerate(times):
-            # Samples to judge by are of each step, or the same (p, b, d) for all.
+            # Samples to judge by are of each step, or the same (p, m, d) for all.
             seen = (others, classes) if others.ndim == 3 else (others[k], classes[k])
-            total = total + mlp.losses(here[0], self._layout.sizes, *seen).mean()
+            total = total + mlp.losses(here[0], self._layout.sizes, *seen, shares)
             batch = inputs[k], labels[k]
-            here = take_step(self._rule, here, self._layout, batch, clock, rows)
+            here = take_step(self._rules, here, self._layout, batch, clock, rows)
         return *here, total
 
     def _steps_and_slopes(
         self, w: Tensor, m: Tensor, v: Tensor, later: Tensor, *given: Tensor
     ) -> tuple[Tensor, ...]:
-        """Do as `_steps`, and append slopes by w and the rule; `later` are those by w after it."""
+        """Do as `_steps`, and append slopes by w and the rules; `later` are those by w after it."""
         with torch.enable_grad():
             begun = w.detach().requires_grad_()
             end, m, v, total = self._steps(begun, m, v, *given)
             slopes = torch.autograd.grad(
-                (end, total), [begun, *self._rule.parameters], [later, torch.ones_like(total)]
+                (end, total), [begun, *self._rules.parameters], [later, torch.ones_like(total)]
             )
         return end.detach(), m, v, total.detach(), *slopes
 
     def _lengths(self, state: State, t: int) -> list[int]:
         weights = state.weights
-        kept = _KEPT[is_fused(self._rule, weights)] * weights.nbytes
+        kept = _KEPT[is_fused(self._rules, weights)] * weights.nbytes
         fit = _MOST_BYTES[weights.device.type] // kept
         if weights.is_cuda:
             return cut(t, max(1, min(MOST_STEPS, fit)), weights.device)
@@ -125,8 +185,3 @@ def cut(t: int, size: int, device: torch.device) -> list[int]:
         # so it is the longest.
         return [2**k for k in range(rest.bit_length()) if rest >> k & 1] + [size] * whole
     return [size] * whole + [rest] * (rest > 0)
-
-
-def batches(problems: Problems, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return features (k, p, b, d) and classes (k, p, b) of the samples of k steps."""
-    return problems.inputs[rows], problems.labels.expand(len(rows), -1, -1).gather(2, rows)

@@ -53,14 +53,21 @@ def logits(weights: Tensor, sizes: Sequence[int], inputs: Tensor) -> Tensor:
     return _passed(_layers(weights, sizes), inputs)[-1]
 
 
-def cross_entropy(found: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy (p,) of logits (p, b, c)."""
-    return -found.log_softmax(2).gather(2, labels[..., None])[..., 0].mean(1)
+def cross_entropy(found: Tensor, labels: Tensor, shares: Tensor | None = None) -> Tensor:
+    """Return the mean cross-entropy (p,) of logits (p, b, c), or the sum with shares (p, b)."""
+    each = found.log_softmax(2).gather(2, labels[..., None])[..., 0]
+    return -each.mean(1) if shares is None else -(each * shares).sum(1)
 
 
-def losses(weights: Tensor, sizes: Sequence[int], inputs: Tensor, labels: Tensor) -> Tensor:
+def losses(
+    weights: Tensor,
+    sizes: Sequence[int],
+    inputs: Tensor,
+    labels: Tensor,
+    shares: Tensor | None = None,
+) -> Tensor:
     """Return the mean cross-entropy of every network on its batch (p,)."""
-    return cross_entropy(logits(weights, sizes, inputs), labels)
+    return cross_entropy(logits(weights, sizes, inputs), labels, shares)
 
 
 def gradients(weights: Tensor, sizes: Sequence[int], inputs: Tensor, labels: Tensor) -> Tensor:

@@ -92,12 +92,12 @@ def _spans(lengths: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
 
 def is_fused(rule: UpdateRule, like: Tensor) -> bool:
     """Tell whether steps on such weights have kernels of their own (`_fused.py`)."""
-    is_small = len(rule.biases) == 2 and len(rule.biases[0]) <= MOST_HIDDEN
+    is_small = len(rule.biases) == 2 and rule.biases[0].shape[-1] <= MOST_HIDDEN
     return is_small and has_kernels(like)
 
 
 def joined(rule: UpdateRule, like: Tensor) -> Tensor | None:
-    """Return a rule's parameters as one tensor where `is_fused`, and None elsewhere.
+    """Return parameters of a rule, or of p, as one tensor where `is_fused`, and None elsewhere.
 
     One tensor for many steps: there their slopes add up by one operation.
     """
@@ -105,7 +105,7 @@ def joined(rule: UpdateRule, like: Tensor) -> Tensor | None:
         return None
     from eigenscape.stepsize import _fused
 
-    return _fused.join(rule)
+    return _fused.join(rule, len(like))
 
 
 def take_step(

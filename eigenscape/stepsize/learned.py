@@ -1,4 +1,4 @@
-"""Learn an optimiser on training loss or on validation loss, and train networks with it.
+"""Learn optimisers on training loss or on validation loss, and train networks with them.
 
 Letters as in `update_rule.py`; t steps, b samples a batch.
 """
@@ -19,7 +19,7 @@ from eigenscape.records import Record, Status
 from eigenscape.stepsize import _stacked_mlp as mlp
 from eigenscape.stepsize._checks import step_sizes_of
 from eigenscape.stepsize._recorded import Recorded, Work
-from eigenscape.stepsize._segments import MOST_STEPS, Segments, batches, cut
+from eigenscape.stepsize._segments import MOST_STEPS, Seen, Segments, cut
 from eigenscape.stepsize._stepping import (
     Layout,
     State,
@@ -29,12 +29,13 @@ from eigenscape.stepsize._stepping import (
     sizes_of,
     take_step,
 )
-from eigenscape.stepsize.problems import Problems, draw_problems
+from eigenscape.stepsize.problems import ProblemKind, Problems, draw_problems
 from eigenscape.stepsize.update_rule import UpdateRule
 
 # Of RMSprop, as the thesis's code has it: mean squares begin at 1, and slopes are cut off.
 _META_DECAY, _META_EPSILON, _META_CLIP = 0.9, 1e-10, 1e4
 _MOST_SEEN = 10_000
+_RUNS = 2**40  # seeds of runs begin here, far from those of problems
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +68,14 @@ class LearnedRule(Record):
         return UpdateRule(self.weights, self.biases, self.scale, self.exponent)
 
 
-def learn_rule(
+def learn_rules(
     inputs: Tensor,
     labels: Tensor,
+    kinds: Sequence[ProblemKind],
     *,
-    objective: str,
     hidden: Sequence[int] = (100, 20),
-    num_samples: int | None = None,
-    label_noise: float = 0.0,
     num_problems: int = 100,
     num_trajectories: int = 3,
-    stacked: int = 1,
     segments: tuple[int, float] = (10, 30.0),
     lengths: tuple[int, float] = (50, 100.0),
     batch_size: int = 32,
@@ -87,35 +85,33 @@ def learn_rule(
     checkpoint: str | os.PathLike[str] | None = None,
     seed: int = 0,
     progress: ProgressCallback | None = None,
-) -> LearnedRule:
-    """Learn an optimiser for fully connected networks.
+) -> tuple[LearnedRule, ...]:
+    """Learn optimisers for fully connected networks, one for each kind of problems.
 
     A trajectory trains a network from new weights. It is cut into segments; after each the
     meta-objective, the mean loss over its steps, is propagated back to its beginning and the rule
     moves by RMSprop. Derivatives pass through the weights and not through their gradients.
-    `stacked` problems run side by side and share one step of the rule, so the rule moves that many
-    times less often than with one problem at a time.
+    Rules are learned side by side, step by step, since steps of one small network leave most of a
+    GPU idle. What a rule learns does not depend on the others: all have the same first weights,
+    batches drawn by the same random numbers, and segments of the same lengths.
 
     By default all numbers are those of Thesis D.6.1, and what it leaves open is as in its code: no
     second derivatives, RMSprop with a decay of 0.9 whose mean squares begin at 1, slopes cut off at
     ±10 000, and a meta-objective on all samples to judge by. A run ends where that is not finite.
 
-    Cost of a step, counted for the thesis's networks and rule: 490 numbers a weight and problem are
+    Cost of a step, counted for the thesis's networks and rule: 490 numbers a weight and rule are
     read or written on the way forward, 370 on the way back; memory for 11 numbers a weight and
-    problem where each piece of a segment begins, and for 60 at each step of one piece. On a CUDA
+    rule where each piece of a segment begins, and for 60 at each step of one piece. On a CUDA
     device a piece is one launch; and in float32, with Triton and one hidden layer of at most 64 in
     the rule, kernels of our own read or write 50 and 36 numbers and 13 are kept.
 
     Args:
         inputs: Features of the samples (N, d); their dtype and device are used.
         labels: Classes (N,).
-        objective: "training" or "validation", as for `draw_problems`.
+        kinds: What a rule is learned on; p of them.
         hidden: Widths of the networks that are trained.
-        num_samples: Samples of a problem, as for `draw_problems`.
-        label_noise: Likewise.
-        num_problems: How many problems there are.
+        num_problems: How many problems of each kind there are.
         num_trajectories: Runs of each.
-        stacked: Runs at once.
         segments: A run has a + Exp(b) segments.
         lengths: A segment has a + Exp(b) steps.
         batch_size: Samples of a step.
@@ -123,106 +119,126 @@ def learn_rule(
             default.
         meta_rate: Step size of RMSprop.
         start: Rule to begin with; `UpdateRule.random(seed=seed)` by default.
-        checkpoint: Folder in which to save the state after every `stacked` runs; called again with
-            the same arguments, learning goes on from there and ends where it would have.
+        checkpoint: Folder in which to save the state after every run; called again with the same
+            arguments, learning goes on from there and ends where it would have.
         seed: Fixes everything.
-        progress: Called after each segment's step of the rule; counts runs.
+        progress: Called after each segment; counts runs.
 
     Returns:
-        The rule and the course of its meta-objective. Not converged where a tenth of the segments
-        or more had to be skipped.
+        The rules and the courses of their meta-objectives, kind by kind. Not converged where a
+        tenth of the segments or more had to be skipped.
 
     Raises:
         ShapeError: If samples and classes do not fit.
         InvalidArgumentError: If a number is out of range.
         CheckpointError: If the checkpoint is of another call.
     """
-    call = "learn_rule"
+    call = "learn_rules"
+    require_count(len(kinds), f"{call}(kinds)")
     total = require_count(num_problems, f"{call}(num_problems=...)")
     total *= require_count(num_trajectories, f"{call}(num_trajectories=...)")
-    size = require_count(stacked, f"{call}(stacked=...)")
     b = require_count(batch_size, f"{call}(batch_size=...)")
     if judge_size is not None:
         require_count(judge_size, f"{call}(judge_size=...)")
     rule = (UpdateRule.random(seed=seed) if start is None else start).to(inputs)
     rate = require_positive(meta_rate, f"{call}(meta_rate=...)")
-    kind: Key = {"objective": objective, "num_samples": num_samples, "label_noise": label_noise}
-    lesson = _Lesson.start(rule, seed)
+    lesson = _Lesson.start(rule, len(kinds))
     if checkpoint is not None:
-        key: Key = {**kind, "call": call, "seed": seed, "meta_rate": rate, "hidden": [*hidden]}
-        key |= {
-            "problems": num_problems,
-            "runs": total,
-            "stacked": size,
-            "batches": [b, judge_size],
-        }
-        key |= {"segments": [*segments], "lengths": [*lengths], "rule": [rule.scale, rule.exponent]}
+        key: Key = {"call": call, "seed": seed, "meta_rate": rate, "hidden": [*hidden]}
+        key |= {"kinds": [vars(kind) for kind in kinds], "problems": num_problems, "runs": total}
+        key |= {"batches": [b, judge_size], "segments": [*segments], "lengths": [*lengths]}
+        key["rule"] = [rule.scale, rule.exponent]
         key["tensors"] = [f"{crc(t):08x}" for t in (inputs, labels, *rule.parameters)]
         lesson.save_in(checkpoint, key)
     moves: Segments | None = None
-    ticker = Ticker(progress, "learning an optimiser", total)
-    for first in range(lesson.done, total, size):
-        # Run i is a trajectory of problem i modulo their number.
-        numbers = [i % num_problems for i in range(first, min(first + size, total))]
-        problems = draw_problems(inputs, labels, numbers=numbers, seed=seed, **kind)
-        draw = lesson.draw
-        state = State.start(new_weights(problems, hidden, draw))
-        moves = moves or Segments(lesson.rule, sizes_of(problems, hidden), inputs)
-        count = _some(segments, draw)
+    ticker = Ticker(progress, "learning optimisers", total)
+    for run in range(lesson.done, total):
+        # A trajectory of problem `run` modulo their number, of each kind.
+        number = run % num_problems
+        problems = [
+            draw_problems(inputs, labels, numbers=[number], seed=seed, **vars(kind))
+            for kind in kinds
+        ]
+        clock, *draws = _draws(seed, run, len(kinds))
+        pairs = zip(problems, draws, strict=True)
+        state = State.start(torch.cat([new_weights(each, hidden, draw) for each, draw in pairs]))
+        moves = moves or Segments(lesson.rules, sizes_of(problems[0], hidden), inputs)
+        lesson.begin()
+        count = _some(segments, clock)
         for k in range(count):
-            t = _some(lengths, draw)
-            fitted = problems.draw("fitted", t, b, draw)
-            judged = problems.draw("judged", t, judge_size, draw) if judge_size else None
-            loss, slopes, state = moves.run(problems, state, fitted, judged)
-            if not lesson.learned(float(loss), t, slopes, rate):
+            t = _some(lengths, clock)
+            seen = Seen.of(problems, draws, t, b, judge_size)
+            losses, slopes, state = moves.run(state, seen)
+            if not lesson.learned(losses.tolist(), t, slopes, rate):
                 break
-            ticker.tick(first + len(numbers) * (k + 1) // count)
-        lesson.end(first + len(numbers))
+            ticker.tick(run + (k + 1) // count)
+        lesson.end(run + 1)
         ticker.tick(lesson.done)
-    return lesson.result(objective, seed)
+    return lesson.results([kind.objective for kind in kinds], seed)
+
+
+def _draws(seed: int, run: int, count: int) -> list[torch.Generator]:
+    """Return random numbers of a run: for its lengths, and the same for each of the rules.
+
+    They are of the run and not of the course before it, so that a run which ends early changes
+    nothing in later ones, and rules stay side by side.
+    """
+    first = _RUNS + 2 * (1_000_003 * seed + run)
+    return [torch.Generator().manual_seed(first + (i > 0)) for i in range(count + 1)]
 
 
 @dataclass(eq=False)
 class _Lesson:
-    """A rule that is learned, with all that decides over how it goes on.
+    """Rules that are learned, with all that decides over how they go on.
 
     Attributes:
-        rule: The rule, moved in place.
-        squares: Moving means of its squared slopes.
-        draw: Draws weights, batches and lengths.
-        losses: Meta-objective and steps of each segment.
-        skipped: Segments whose meta-objective was not finite.
+        rules: The rules, moved in place.
+        squares: Moving means of their squared slopes.
+        losses: Of each rule, meta-objective and steps of each segment.
+        skipped: Of each rule, segments whose meta-objective was not finite.
+        running: Which rules' runs have not ended early.
         done: Runs that have ended.
         checkpoint: Where it is saved; None for nowhere.
     """
 
-    rule: UpdateRule
+    rules: UpdateRule
     squares: list[Tensor]
-    draw: torch.Generator
-    losses: list[tuple[float, float]]
-    skipped: int = 0
+    losses: list[list[tuple[float, float]]]
+    skipped: list[int]
+    running: list[bool]
     done: int = 0
     checkpoint: Checkpoint | None = None
 
     @classmethod
-    def start(cls, rule: UpdateRule, seed: int) -> "_Lesson":
-        """Return one that has learned nothing."""
-        rule = rule.to_learn()
-        squares = [torch.ones_like(part) for part in rule.parameters]
-        return cls(rule, squares, torch.Generator().manual_seed(seed), [])
+    def start(cls, rule: UpdateRule, count: int) -> "_Lesson":
+        """Return so many that have learned nothing."""
+        rules = rule.repeated(count).to_learn()
+        squares = [torch.ones_like(part) for part in rules.parameters]
+        return cls(rules, squares, [[] for _ in range(count)], [0] * count, [True] * count)
+
+    def begin(self) -> None:
+        """Begin a run of every rule."""
+        self.running = [True] * len(self.running)
 
     @torch.no_grad()
-    def learned(self, loss: float, steps: int, slopes: Sequence[Tensor], rate: float) -> bool:
-        """Move the rule by RMSprop; or leave it, and say so, where the loss is not finite."""
-        self.losses.append((loss, steps))
-        if not math.isfinite(loss):
-            self.skipped += 1
+    def learned(
+        self, losses: Sequence[float], steps: int, slopes: Sequence[Tensor], rate: float
+    ) -> bool:
+        """Move rules by RMSprop, but those whose loss is not finite; tell whether some run on."""
+        for i, loss in enumerate(losses):
+            if self.running[i]:
+                self.losses[i].append((loss, steps))
+                if not math.isfinite(loss):
+                    self.running[i] = False
+                    self.skipped[i] += 1
+        if not any(self.running):
             return False
-        for part, square, slope in zip(self.rule.parameters, self.squares, slopes, strict=True):
+        for part, square, slope in zip(self.rules.parameters, self.squares, slopes, strict=True):
+            moving = torch.tensor(self.running).view(-1, *(1,) * (part.ndim - 1)).to(part)
             # What is not finite counts as 0.
             known = slope.nan_to_num(0.0, 0.0, 0.0).clamp(-_META_CLIP, _META_CLIP)
-            square.lerp_(known.square(), 1 - _META_DECAY)
-            part.sub_(rate * known * torch.rsqrt(square + _META_EPSILON))
+            square.lerp_(known.square(), (1 - _META_DECAY) * moving)
+            part.sub_(rate * moving * known * torch.rsqrt(square + _META_EPSILON))
         return True
 
     @torch.no_grad()
@@ -235,9 +251,9 @@ class _Lesson:
         for name, parts in self._tensors().items():
             for i, part in enumerate(parts):
                 part.copy_(kept[f"{name}.{i}"])
-        self.draw.set_state(kept["draw"])
-        self.losses = [(float(loss), float(steps)) for loss, steps in kept["losses"]]
-        self.skipped, self.done = (int(number) for number in kept["counts"])
+        for i in range(len(self.losses)):
+            self.losses[i] = [(float(loss), float(t)) for loss, t in kept[f"losses.{i}"]]
+        self.done, *self.skipped = (int(number) for number in kept["counts"])
 
     def end(self, done: int) -> None:
         """Note that so many runs have ended, and save."""
@@ -246,29 +262,36 @@ class _Lesson:
             return
         parts = self._tensors().items()
         kept = {f"{name}.{i}": part.detach() for name, each in parts for i, part in enumerate(each)}
-        kept["losses"] = torch.tensor(self.losses, dtype=torch.float64)
-        kept["draw"], kept["counts"] = self.draw.get_state(), torch.tensor([self.skipped, done])
+        for i, losses in enumerate(self.losses):
+            kept[f"losses.{i}"] = torch.tensor(losses, dtype=torch.float64)
+        kept["counts"] = torch.tensor([done, *self.skipped])
         self.checkpoint.replace(kept)
 
     def _tensors(self) -> dict[str, Sequence[Tensor]]:
-        return {"rule": self.rule.parameters, "squares": self.squares}
+        return {"rules": self.rules.parameters, "squares": self.squares}
 
-    def result(self, objective: str, seed: int) -> LearnedRule:
+    def results(self, objectives: Sequence[str], seed: int) -> tuple[LearnedRule, ...]:
         """Return what was learned."""
-        losses, steps = torch.tensor(self.losses, dtype=torch.float64).T
-        return LearnedRule(
-            status=_status(losses, self.skipped).warn(),
-            num_products=0,
-            seed=seed,
-            weights=tuple(part.detach() for part in self.rule.weights),
-            biases=tuple(part.detach() for part in self.rule.biases),
-            scale=self.rule.scale,
-            exponent=self.rule.exponent,
-            objective=objective,
-            meta_losses=losses,
-            lengths=steps.long(),
-            num_skipped=self.skipped,
-        )
+        found = []
+        for i, objective in enumerate(objectives):
+            losses, steps = torch.tensor(self.losses[i], dtype=torch.float64).T
+            rule = self.rules[i]
+            found.append(
+                LearnedRule(
+                    status=_status(losses, self.skipped[i]).warn(),
+                    num_products=0,
+                    seed=seed,
+                    weights=tuple(part.detach().clone() for part in rule.weights),
+                    biases=tuple(part.detach().clone() for part in rule.biases),
+                    scale=rule.scale,
+                    exponent=rule.exponent,
+                    objective=objective,
+                    meta_losses=losses,
+                    lengths=steps.long(),
+                    num_skipped=self.skipped[i],
+                )
+            )
+        return tuple(found)
 
 
 def _some(kind: tuple[int, float], draw: torch.Generator) -> int:
@@ -359,7 +382,7 @@ def train_networks(
     for stop in at:
         rows = problems.draw("fitted", stop - state.step, b, draw)
         for part in rows.split(cut(len(rows), min(MOST_STEPS, len(rows)), rows.device)):
-            given = (*batches(problems, part), clocks(state.step, len(part), state.weights))
+            given = (*problems.batches(part), clocks(state.step, len(part), state.weights))
             w, m, v = move(*state.tensors, *given)
             state = State(w, m, v, state.step + len(part))
         seen.append(_look(state.weights, problems, test, sizes))

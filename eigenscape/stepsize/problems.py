@@ -22,6 +22,21 @@ from eigenscape.stepsize._checks import require_finite
 OBJECTIVES = ("training", "validation")
 
 
+@dataclass(frozen=True)
+class ProblemKind:
+    """What problems of one kind have in common; the words are those of `draw_problems`.
+
+    Attributes:
+        objective: "training" or "validation".
+        num_samples: How many samples a problem has in all; all there are by default.
+        label_noise: Share of samples whose class is drawn anew.
+    """
+
+    objective: str
+    num_samples: int | None = None
+    label_noise: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Problems:
     """Some problems, stacked.
@@ -46,15 +61,15 @@ class Problems:
         return len(self.labels)
 
     def batches(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features (p, b, d) and classes (p, b) of some samples of each problem.
+        """Return features (…, p, b, d) and classes (…, p, b) of some samples of each problem.
 
         Args:
-            rows: Which (p, b), counted among all samples.
+            rows: Which (…, p, b), counted among all samples.
 
         Returns:
             Both.
         """
-        return self.inputs[rows], self.labels.gather(1, rows)
+        return batches_of(self.inputs, self.labels, rows)
 
     def draw(self, which: str, num_steps: int, batch_size: int, draw: torch.Generator) -> Tensor:
         """Draw batches with replacement.
@@ -72,6 +87,11 @@ class Problems:
         shape = (num_steps, self.num_problems, batch_size)
         places = torch.randint(pool.shape[1], shape, generator=draw).to(pool.device)
         return pool.expand(num_steps, -1, -1).gather(2, places)
+
+
+def batches_of(inputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return features and classes of some samples of each problem; letters as in `Problems`."""
+    return inputs[rows], labels.expand(*rows.shape[:-1], -1).gather(-1, rows)
 
 
 def draw_problems(

@@ -30,11 +30,12 @@ UNDER_ROOT, UNDER_MEAN = 1e-6, 1e-5  # added to v, and to a feature's mean squar
 
 @dataclass(frozen=True, eq=False)
 class UpdateRule:
-    """The perceptron that moves weights.
+    """The perceptron that moves weights; or p of them, one for each of p networks.
 
     Attributes:
-        weights: Of its layers (out, in); the first has 31 inputs, the last 2 outputs.
-        biases: Of its layers.
+        weights: Of its layers (out, in), or (p, out, in); the first has 31 inputs, the last 2
+            outputs.
+        biases: Of its layers (out,), or (p, out).
         scale: Size of an update whose direction is 1 and magnitude 0.
         exponent: What the magnitude is multiplied by.
     """
@@ -85,6 +86,14 @@ class UpdateRule:
         """Return a copy whose parameters take gradients."""
         return self.with_parameters([p.detach().clone().requires_grad_() for p in self.parameters])
 
+    def repeated(self, count: int) -> "UpdateRule":
+        """Return the rule p times over, one for each of p networks."""
+        return self.with_parameters([part.expand(count, *part.shape) for part in self.parameters])
+
+    def __getitem__(self, index: int) -> "UpdateRule":
+        """Return one of p rules."""
+        return self.with_parameters([part[index] for part in self.parameters])
+
     def updates(self, features: Tensor, steps: Tensor) -> Tensor:
         """Return what is taken off the weights.
 
@@ -96,12 +105,12 @@ class UpdateRule:
             The updates (p, n).
         """
         p, own = features.shape[:2]
-        first, timed = self.weights[0].split([own, len(steps)], 1)
+        first, timed = self.weights[0].split([own, len(steps)], -1)
         biases = (timed @ steps + self.biases[0], *self.biases[1:])
         h = features
         for place, matrix in enumerate((first, *self.weights[1:])):
             inward = h.relu() if place else h
-            h = torch.baddbmm(biases[place][:, None], matrix.expand(p, -1, -1), inward)
+            h = torch.baddbmm(biases[place][..., None], matrix.expand(p, -1, -1), inward)
         direction, magnitude = h.unbind(1)
         return self.scale * direction * torch.exp(self.exponent * magnitude)
 

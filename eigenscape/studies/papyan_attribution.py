@@ -4,8 +4,10 @@ Outliers of H are due to G and its bulk to E. Of G, C outliers are due to G_clas
 after them to G_cross, the main bulk to G_within, and nothing to G_{c=c'}.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from eigenscape.linalg import eigsh
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators import ClassGradients, Dense
 from eigenscape.progress import Ticker
+from eigenscape.records import storable
 from eigenscape.report import Axis, Line, Panel, Picture, Points, Sheet
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies import papyan_casts as casts
@@ -29,6 +32,7 @@ from eigenscape.studies._whole_spectra import (
     take_spectrum,
     total_trace,
 )
+from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Networks, Workshop
@@ -157,17 +161,19 @@ _JUDGED = {
 }
 
 
+@storable
 @dataclass(frozen=True, eq=False)
-class _Found:
+class AttributionNetwork:
     """What one network's knockouts do."""
 
-    networks: Networks
+    label: str
     seed: int
     scores: dict[str, Attribution]
     numbers: dict[str, float]
     spectra: dict[str, Spectrum]
 
     def measured(self) -> dict[str, float]:
+        """Return a number for each claim that was measured, by its id."""
         judged = {id: self.scores.get(name) for id, name in _JUDGED.items()}
         gone = {id: score.mass_subtracted for id, score in judged.items() if score is not None}
         return gone | self.numbers
@@ -175,13 +181,13 @@ class _Found:
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Knock parts out of H and G of every network, at the end of training."""
-    best = [workshop.networks(cast) for cast in setting.casts]
-    pairs = [(networks, seed) for networks in best for seed in networks.cast.seeds]
-    ticker = Ticker(workshop.progress, "knockouts", len(pairs))
-    found = []
-    for done, (networks, seed) in enumerate(pairs):
-        ticker.tick(done)
-        found.append(_look(workshop, networks, seed, setting.options))
+    found = [
+        network
+        for cast in setting.casts
+        for network in workshop.part(
+            "attribution", (cast,), setting.options, partial(_of_cast, cast, setting, workshop)
+        )
+    ]
     numbers = [one.measured() for one in found]
     measured = {
         id: Measured.over([one[id] for one in numbers if id in one])
@@ -196,7 +202,14 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     return Outcome(measured, tuple(pictures), (_sheet(found),), (), products)
 
 
-def _look(workshop: Workshop, networks: Networks, seed: int, options: Mapping[str, Any]) -> _Found:
+def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[AttributionNetwork, ...]:
+    networks = workshop.networks(cast)
+    return tuple(_look(workshop, networks, seed, setting.options) for seed in cast.seeds)
+
+
+def _look(
+    workshop: Workshop, networks: Networks, seed: int, options: Mapping[str, Any]
+) -> AttributionNetwork:
     risk, C = networks.risk(seed), networks.data.num_classes or 2
     gradients = ClassGradients(risk, max_bytes=options["max_bytes"])
     G = formed(gradients.total)
@@ -221,26 +234,31 @@ def _look(workshop: Workshop, networks: Networks, seed: int, options: Mapping[st
             "within in rest": (rest, parts["within"], C * (C - 2)),
             "plain mean in G": (G, _plain_mean(gradients), 1),
         }
-    scores = {
-        name: attribution(
-            A,
-            B,
-            num_outliers=k,
-            which="largest",
-            tolerance=1e-3,
-            num_draws=options["num_draws"] if name in _JUDGED.values() else 0,
-        )
-        for name, (A, B, k) in jobs.items()
-        if 0 < k < risk.space.size - 1
-    }
-    numbers = _of_gradients(gradients, risk, knocked)
-    numbers["papyan.table1.hessian.bulk"] = _smaller_bulk(whole, C)
+    label, drawn = networks.cast.label, seed == networks.cast.seeds[0]
+    stages = itertools.count(1)
+    ticker = Ticker(workshop.progress, f"knockouts, {label}", len(jobs) + 2 + drawn * len(knocked))
+    numbers = {"papyan.table1.hessian.bulk": _smaller_bulk(whole, C)}
+    ticker.tick(next(stages))
+    del whole
+    scores: dict[str, Attribution] = {}
+    for name in [*jobs]:
+        A, B, k = jobs.pop(name)  # H, of which a GPU holds much, is not used after the first
+        if 0 < k < risk.space.size - 1:
+            draws = options["num_draws"] if name in _JUDGED.values() else 0
+            scores[name] = attribution(
+                A, B, num_outliers=k, which="largest", tolerance=1e-3, num_draws=draws
+            )
+        ticker.tick(next(stages))
+    numbers |= _of_gradients(gradients, risk, knocked)
+    ticker.tick(next(stages))
     held_out = held_out_risk(workshop, networks, seed, options["samples"])
     if held_out is not None:
         numbers["papyan.table1.hessian.test-bulk"] = _smaller_bulk(hessian_parts(held_out), C)
-    is_first = seed == networks.cast.seeds[0]
-    spectra = {name: take_spectrum(A, C) for name, A in knocked.items()} if is_first else {}
-    return _Found(networks, seed, scores, numbers, spectra)
+    spectra: dict[str, Spectrum] = {}
+    for name, matrix in knocked.items() if drawn else ():
+        spectra[name] = take_spectrum(matrix, C)
+        ticker.tick(next(stages))
+    return AttributionNetwork(label, seed, scores, numbers, spectra)
 
 
 def _of_gradients(
@@ -291,7 +309,7 @@ def _top(operator: LinearOperator, count: int) -> torch.Tensor:
     return eigsh(operator, num_pairs=count, tolerance=1e-3).values.cpu().double()
 
 
-def _log_picture(found: _Found, place: int) -> Picture:
+def _log_picture(found: AttributionNetwork, place: int) -> Picture:
     top = float(found.spectra["G"].top[0])
     low, high = 1e-7 * top, 2.0 * top
     colours = ("gauss_newton", "first", "third", "fourth", "sixth")
@@ -306,7 +324,7 @@ def _log_picture(found: _Found, place: int) -> Picture:
         panels.append(Panel(marks, Axis("|λ|", log=True, limits=(low, high)), tall, name))
     return Picture(
         f"fig5-{place + 1}",
-        f"Fig. 5: log-spectrum of G and its knockouts, {found.networks.cast.label}",
+        f"Fig. 5: log-spectrum of G and its knockouts, {found.label}",
         panels,
         shows="The paper sees three separated bulks. Without G_class the outliers on the right "
         "shrink; without G_within all but C² eigenvalues are gone; G_{c=c'} changes little. "
@@ -314,7 +332,7 @@ def _log_picture(found: _Found, place: int) -> Picture:
     )
 
 
-def _scores_picture(found: _Found, place: int) -> Picture:
+def _scores_picture(found: AttributionNetwork, place: int) -> Picture:
     panels = []
     for name in _JUDGED.values():
         if name not in found.scores:
@@ -334,21 +352,21 @@ def _scores_picture(found: _Found, place: int) -> Picture:
         panels.append(Panel(marks, Axis("index", whole=True), tall, title))
     return Picture(
         f"knockouts-{place + 1}",
-        f"Table 1: the top eigenvalues before and after knockouts, {found.networks.cast.label}",
+        f"Table 1: the top eigenvalues before and after knockouts, {found.label}",
         panels,
         shows="An outlier is due to a matrix if it goes with it. The title says how much of the "
         "outliers' mass above the bulk's edge the subtraction takes.",
     )
 
 
-def _sheet(found: list[_Found]) -> Sheet:
+def _sheet(found: list[AttributionNetwork]) -> Sheet:
     names = ["network", "seed", "cause and matrix", "k", "mass subtracted", "gap subtracted"]
     names += ("mass projected", "gap projected", "random mass", "random mass projected")
     rows = []
     for one in found:
         for name, a in one.scores.items():
             null = a.null.mean(0).tolist() if len(a.null) else [None] * 4
-            start = (one.networks.cast.label, one.seed, name, a.num_outliers)
+            start = (one.label, one.seed, name, a.num_outliers)
             shares = (a.mass_subtracted, a.gap_subtracted, a.mass_projected, a.gap_projected)
             rows.append((*start, *shares, null[0], null[2]))
     return sheet("knockouts", "Shares that disappear with a knockout", names, rows)

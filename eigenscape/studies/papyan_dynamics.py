@@ -151,9 +151,10 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         )
     ]
     shown = [moment for moment in moments if moment.shown is not None]
-    pictures = (_panels_picture(shown, ordered[0].label), _levels_picture(moments))
+    pictures = [_panels_picture(shown, ordered[0].label)] if shown else []
+    pictures.append(_levels_picture(moments))
     products = sum(m.shown.spectrum.num_products for m in shown if m.shown)
-    return Outcome(_measured(moments), pictures, (_sheet(moments),), (), products)
+    return Outcome(_measured(moments), tuple(pictures), (_sheet(moments),), (), products)
 
 
 def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[DynamicsMoment, ...]:

@@ -8,6 +8,7 @@ eigenvalue of the within part; of weights, which have none, σ_{C+1}.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from eigenscape.analyses import (
 )
 from eigenscape.losses import CrossEntropy
 from eigenscape.progress import Ticker
+from eigenscape.records import storable
 from eigenscape.report import Axis, Band, Line, Mark, Panel, Picture, Points, Rule, Sheet
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies import papyan_casts as casts
@@ -29,10 +31,11 @@ from eigenscape.studies._draw import rounded
 from eigenscape.studies._papyan_layer_claims import FIGURE, LAYER_CLAIMS, MATRIX
 from eigenscape.studies._tables import sheet
 from eigenscape.studies._whole_spectra import some_of
+from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Measured
 from eigenscape.studies.papyan_parts import (
     KINDS,
-    Part,
+    LayerPart,
     error_part,
     feature_part,
     rank_correlation,
@@ -60,8 +63,9 @@ _SHIFTED = (
 _MOST_ENTRIES, _MOST_BYTES = 4096, 16 * 2**30
 
 
+@storable
 @dataclass(frozen=True, eq=False)
-class _Cross:
+class LayerCross:
     """What Δ_cross does beside Δ_class.
 
     Attributes:
@@ -74,27 +78,41 @@ class _Cross:
     together: Tensor
 
 
+@storable
 @dataclass(frozen=True, eq=False)
-class _Network:
-    """All layers of one network; `cross` by depth."""
+class LayersNetwork:
+    """All layers of one network.
+
+    Attributes:
+        label: Which.
+        seed: Its seed.
+        has_decay: Whether it was trained with weight decay.
+        parts: By kind, in order of depth.
+        cross: By depth, in text, as files have it.
+        accuracy: What features say of classes.
+    """
 
     label: str
     seed: int
     has_decay: bool
-    parts: dict[str, list[Part]]
-    cross: dict[int, _Cross]
+    parts: dict[str, tuple[LayerPart, ...]]
+    cross: dict[str, LayerCross]
     accuracy: Separation
 
-    def hidden(self, kind: str) -> list[Part]:
+    def hidden(self, kind: str) -> list[LayerPart]:
+        """The parts of one kind without that of the inputs."""
         return [part for part in self.parts[kind] if part.depth > 0]
 
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Take every layer of every network apart."""
-    found: list[_Network] = []
-    for networks in map(workshop.networks, setting.casts):
-        for seed in networks.cast.seeds:
-            found.append(_look(networks, seed, setting.options["samples"], workshop))
+    found = [
+        network
+        for cast in setting.casts
+        for network in workshop.part(
+            "layers", (cast,), setting.options, partial(_of_cast, cast, setting, workshop)
+        )
+    ]
     pictures: list[Picture] = []
     for label in dict.fromkeys(network.label for network in found):
         group = [network for network in found if network.label == label]
@@ -107,14 +125,19 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     return Outcome(_measured(found), tuple(pictures), sheets, notes)
 
 
-def _look(networks: Networks, seed: int, samples: int | None, workshop: Workshop) -> _Network:
+def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[LayersNetwork, ...]:
+    networks, samples = workshop.networks(cast), setting.options["samples"]
+    return tuple(_look(networks, seed, samples, workshop) for seed in cast.seeds)
+
+
+def _look(networks: Networks, seed: int, samples: int | None, workshop: Workshop) -> LayersNetwork:
     data, device = some_of(networks.data, samples), workshop.device
     model = networks.model(seed)
     risk = EmpiricalRisk(model, CrossEntropy(), data)
     layers = matrix_layers(risk)
-    parts: dict[str, list[Part | None]] = {kind: [] for kind in KINDS}
+    parts: dict[str, list[LayerPart | None]] = {kind: [] for kind in KINDS}
     features: dict[str, Tensor] = {}
-    cross: dict[int, _Cross] = {}
+    cross: dict[str, LayerCross] = {}
     ticker = Ticker(workshop.progress, f"layers of {networks.cast.label}", len(layers))
     for depth, layer in enumerate(layers):
         seen = backpropagated_errors(risk, layer, max_bytes=_MOST_BYTES)
@@ -128,16 +151,18 @@ def _look(networks: Networks, seed: int, samples: int | None, workshop: Workshop
             errors = error_part(seen, depth + 1, device)
             parts["errors"].append(errors)
             if errors is not None:
-                cross[depth + 1] = _cross(seen, errors.num_cross, device)
+                cross[str(depth + 1)] = _cross(seen, errors.num_cross, device)
             parts["weights"].append(weight_part(weight, seen, depth + 1, device))
         ticker.tick(depth + 1)
-    kept = {kind: [part for part in found if part is not None] for kind, found in parts.items()}
+    kept = {
+        kind: tuple(part for part in found if part is not None) for kind, found in parts.items()
+    }
     has_decay = getattr(networks.cast.recipe.optimizer, "weight_decay", 0.0) > 0
     accuracy = separation(features, seen.classes)
-    return _Network(networks.cast.label, seed, has_decay, kept, cross, accuracy)
+    return LayersNetwork(networks.cast.label, seed, has_decay, kept, cross, accuracy)
 
 
-def _cross(seen: BackpropagatedErrors, k: int, device: torch.device) -> _Cross:
+def _cross(seen: BackpropagatedErrors, k: int, device: torch.device) -> LayerCross:
     errors, weights = (t.to(device, torch.float64) for t in (seen.errors, seen.weights))
     found = class_structure(errors, classes=seen.classes, weights=weights)
     rows = (weights.sqrt()[..., None] * errors).flatten(0, 1)
@@ -149,16 +174,16 @@ def _cross(seen: BackpropagatedErrors, k: int, device: torch.device) -> _Cross:
     left = rows.T @ rows
     left = left - out @ (out.T @ left)
     left = left - (left @ out) @ out.T
-    return _Cross(
+    return LayerCross(
         torch.linalg.eigvalsh((left + left.T) / 2).flip(0).clamp_min(0.0).cpu(),
         torch.linalg.svdvals(torch.cat([between, pairs], 1)).square().cpu(),
     )
 
 
-def _measured(found: Sequence[_Network]) -> dict[str, Measured]:
+def _measured(found: Sequence[LayersNetwork]) -> dict[str, Measured]:
     numbers: dict[str, Measured] = {}
 
-    def add(claim: str, value: Callable[[_Network], float]) -> None:
+    def add(claim: str, value: Callable[[LayersNetwork], float]) -> None:
         judged = [net for net in found if net.has_decay or ".weights." not in claim]
         numbers[claim] = _worst(claim, judged, value)
 
@@ -185,24 +210,26 @@ def _measured(found: Sequence[_Network]) -> dict[str, Measured]:
 
 
 def _last(
-    kind: str, value: Callable[[Part], float], place: int = -1
-) -> Callable[[_Network], float]:
+    kind: str, value: Callable[[LayerPart], float], place: int = -1
+) -> Callable[[LayersNetwork], float]:
     return lambda net: value(net.hidden(kind)[place]) if net.hidden(kind) else math.nan
 
 
-def _mean(kind: str, value: Callable[[Part], float]) -> Callable[[_Network], float]:
+def _mean(kind: str, value: Callable[[LayerPart], float]) -> Callable[[LayersNetwork], float]:
     return lambda net: float(np.mean([value(part) for part in net.hidden(kind)] or [math.nan]))
 
 
-def _growth(kind: str, value: Callable[[Part], float]) -> Callable[[_Network], float]:
+def _growth(kind: str, value: Callable[[LayerPart], float]) -> Callable[[LayersNetwork], float]:
     return lambda net: rank_correlation([value(part) for part in net.hidden(kind)])
 
 
-def _discriminative(network: _Network) -> float:
+def _discriminative(network: LayersNetwork) -> float:
     return rank_correlation(network.accuracy.centre_accuracy[1:].tolist())
 
 
-def _worst(claim: str, found: Sequence[_Network], value: Callable[[_Network], float]) -> Measured:
+def _worst(
+    claim: str, found: Sequence[LayersNetwork], value: Callable[[LayersNetwork], float]
+) -> Measured:
     """Return the mean over seeds, of the data set that agrees least; NaN where there is none."""
     groups: dict[str, list[float]] = {}
     for network in found:
@@ -216,7 +243,7 @@ def _worst(claim: str, found: Sequence[_Network], value: Callable[[_Network], fl
     return Measured(mean, float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None)
 
 
-def _pictures(network: _Network, kind: str, shown: int) -> list[Picture]:
+def _pictures(network: LayersNetwork, kind: str, shown: int) -> list[Picture]:
     parts, M = network.parts[kind], MATRIX[kind]
     word = "singular values" if kind == "weights" else "eigenvalues"
     stem = f"{kind}-{''.join(c for c in network.label.lower() if c.isalnum())}"
@@ -239,7 +266,7 @@ def _pictures(network: _Network, kind: str, shown: int) -> list[Picture]:
         screes = Picture(
             f"scree-{stem}",
             f"Largest eigenvalues of {M} and of its class part, {network.label}",
-            tuple(_scree_panel(part, M, network.cross.get(part.depth)) for part in parts),
+            tuple(_scree_panel(part, M, network.cross.get(str(part.depth))) for part in parts),
             shows=f"Dotted: the largest eigenvalue of {M}_within. With depth the C eigenvalues of "
             f"{M}_class rise above it and come closer to each other.{grey}",
         )
@@ -247,12 +274,12 @@ def _pictures(network: _Network, kind: str, shown: int) -> list[Picture]:
     return pictures
 
 
-def _cross_picture(network: _Network, stem: str, shown: int) -> list[Picture]:
+def _cross_picture(network: LayersNetwork, stem: str, shown: int) -> list[Picture]:
     """Return Fig. 9b: the layers in which Δ_cross has eigenvalues above the bulk."""
     parts = [part for part in network.hidden("errors") if part.num_cross]
     panels = tuple(
         _knockout_panel(
-            part.after, network.cross[part.depth].left, part.num_cross, shown, part.depth
+            part.after, network.cross[str(part.depth)].left, part.num_cross, shown, part.depth
         )
         for part in parts
     )
@@ -286,7 +313,7 @@ def _knockout_panel(before: Tensor, after: Tensor, count: int, shown: int, depth
     return Panel(marks, Axis("before", log=True), Axis("after", log=True), f"l = {depth}")
 
 
-def _scree_panel(part: Part, M: str, cross: _Cross | None) -> Panel:
+def _scree_panel(part: LayerPart, M: str, cross: LayerCross | None) -> Panel:
     count = 5 * part.num_classes
     marks: list[Mark] = [_scree(part.before[:count], "hessian", M)]
     if part.kind == "errors" and cross is not None:
@@ -304,9 +331,9 @@ def _scree(values: Tensor, colour: str, label: str, *, hollow: bool = False) -> 
     )
 
 
-def _depth_picture(group: Sequence[_Network]) -> Picture:
+def _depth_picture(group: Sequence[LayersNetwork]) -> Picture:
     tints = dict(zip(KINDS, ("first", "second", "third"), strict=True))
-    values: tuple[tuple[str, Callable[[Part], float], tuple[str, ...], bool], ...] = (
+    values: tuple[tuple[str, Callable[[LayerPart], float], tuple[str, ...], bool], ...] = (
         ("share taken by the knockout", lambda part: part.mass, KINDS, False),
         ("λ_C of the class part / bulk", lambda part: part.ratio, KINDS, True),
         ("λ₂/λ_C of the class part", lambda part: part.whiskers, KINDS[:2], True),
@@ -330,7 +357,12 @@ def _depth_picture(group: Sequence[_Network]) -> Picture:
 
 
 def _depth_marks(
-    group: Sequence[_Network], kind: str, value: Callable[[Part], float], tint: str, *, log: bool
+    group: Sequence[LayersNetwork],
+    kind: str,
+    value: Callable[[LayerPart], float],
+    tint: str,
+    *,
+    log: bool,
 ) -> list[Line | Points | Band]:
     depths = [part.depth for part in group[0].parts[kind]]
     rows = [[value(part) for part in net.parts[kind]] for net in group]
@@ -345,7 +377,7 @@ def _depth_marks(
     return [*band, Line(x, y, tint), Points(x, y, tint, kind)]
 
 
-def _sheet(found: Sequence[_Network]) -> Sheet:
+def _sheet(found: Sequence[LayersNetwork]) -> Sheet:
     names = (
         "network",
         "seed",
@@ -386,7 +418,7 @@ def _told(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _accuracy_sheet(found: Sequence[_Network]) -> Sheet:
+def _accuracy_sheet(found: Sequence[LayersNetwork]) -> Sheet:
     names = ("network", "seed", "l", "nearest class mean", "least squares")
     rows = [
         (net.label, net.seed, int(layer), float(centre), float(linear))

@@ -18,12 +18,14 @@ from eigenscape.analyses import (
     ClassStructure,
     class_structure,
 )
+from eigenscape.records import storable
 
 KINDS = ("features", "errors", "weights")
 
 
+@storable
 @dataclass(frozen=True, eq=False)
-class Part:
+class LayerPart:
     """What one layer's features, errors or weights are made of.
 
     Attributes:
@@ -87,7 +89,7 @@ class Part:
         return float(ratios[self.num_classes - 1] / later.max()) if len(later) else math.nan
 
 
-def feature_part(seen: BackpropagatedErrors, depth: int, device: torch.device) -> Part | None:
+def feature_part(seen: BackpropagatedErrors, depth: int, device: torch.device) -> LayerPart | None:
     """Take the second moment of a layer's inputs apart.
 
     Args:
@@ -103,7 +105,7 @@ def feature_part(seen: BackpropagatedErrors, depth: int, device: torch.device) -
     return _symmetric("features", depth, h.T @ h / len(h), found)
 
 
-def error_part(seen: BackpropagatedErrors, depth: int, device: torch.device) -> Part | None:
+def error_part(seen: BackpropagatedErrors, depth: int, device: torch.device) -> LayerPart | None:
     """Take the weighted second moment of a layer's errors apart.
 
     Args:
@@ -123,7 +125,7 @@ def error_part(seen: BackpropagatedErrors, depth: int, device: torch.device) -> 
 
 def weight_part(
     weight: Tensor, seen: BackpropagatedErrors, depth: int, device: torch.device
-) -> Part | None:
+) -> LayerPart | None:
     """Compare a layer's weight with the one that its class means would make.
 
     Args:
@@ -140,7 +142,7 @@ def weight_part(
     if weight.shape != (true.shape[1], seen.features.shape[1]) or min(weight.shape) <= C:
         return None
     W = weight.detach().to(device, torch.float64)
-    before = torch.linalg.svdvals(W)
+    before = _singular_values(W)
     if not _has_bulk(before, C):
         return None
     own, inputs = (
@@ -151,11 +153,10 @@ def weight_part(
     first_U, _, first_V = _product_svd(own.factor("global"), inputs.factor("global"))
 
     def without(left: Tensor, right: Tensor) -> Tensor:
-        found: Tensor = torch.linalg.svdvals(_removed(_removed(W, left).T, right))
-        return found
+        return _singular_values(_removed(_removed(W, left).T, right))
 
     after = without(U, V)
-    return Part(
+    return LayerPart(
         "weights",
         depth,
         before.cpu(),
@@ -165,7 +166,7 @@ def weight_part(
         _gone(before, after, C),
         _gone(before, without(_random_basis(U, 0), _random_basis(V, 1)), C),
         _gone(before, without(first_U, first_V), 1),
-        before.new_zeros(0),
+        before.new_zeros(0).cpu(),
     )
 
 
@@ -202,7 +203,7 @@ def span(F: Tensor, most: int | None = None) -> Tensor:
     return basis[:, :most]
 
 
-def _symmetric(kind: str, depth: int, A: Tensor, found: ClassStructure) -> Part | None:
+def _symmetric(kind: str, depth: int, A: Tensor, found: ClassStructure) -> LayerPart | None:
     C = len(found.weights)
     if len(A) <= C:
         return None
@@ -223,7 +224,7 @@ def _symmetric(kind: str, depth: int, A: Tensor, found: ClassStructure) -> Part 
         if k > 0:
             others = span(_removed(found.factor("cross"), basis), k)
             cross = _gone(after, _values(_projected(left, others)), k)
-    return Part(
+    return LayerPart(
         kind,
         depth,
         before.cpu(),
@@ -284,3 +285,17 @@ def _removed(A: Tensor, basis: Tensor) -> Tensor:
 def _values(matrix: Tensor) -> Tensor:
     values: Tensor = torch.linalg.eigvalsh(matrix).flip(0)
     return values
+
+
+def _singular_values(W: Tensor) -> Tensor:
+    if W.device.type == "cpu":
+        values: Tensor = torch.linalg.svdvals(W)
+        return values
+    # What PyTorch calls on a GPU turns columns pair by pair, and 2048 of them take long.
+    return _by_squares(W)
+
+
+def _by_squares(W: Tensor) -> Tensor:
+    """Return the singular values from the smaller Gram matrix; σ is off by about ε σ₁²/σ."""
+    gram = W @ W.T if W.shape[0] <= W.shape[1] else W.T @ W
+    return _values((gram + gram.T) / 2).clamp_min(0.0).sqrt()

@@ -5,7 +5,9 @@ Deflation of the outliers sharpens what Lanczos shows of the bulk.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +16,8 @@ from eigenscape.linalg import Kernel, SpectralDensity, spectral_density, subspac
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators import Hessian
 from eigenscape.pairs import EigenPairs
-from eigenscape.progress import Ticker
+from eigenscape.progress import ProgressCallback, Ticker
+from eigenscape.records import storable
 from eigenscape.report import Axis, Line, Mark, Panel, Picture, Points, Sheet
 from eigenscape.studies import papyan_casts as casts
 from eigenscape.studies._draw import rounded
@@ -27,6 +30,7 @@ from eigenscape.studies._whole_spectra import (
     seen_risk,
     take_spectrum,
 )
+from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Networks, Workshop
@@ -104,9 +108,12 @@ _CLAIMS = (
 )
 
 
+@storable
 @dataclass(frozen=True, eq=False)
-class _Look:
-    networks: Networks
+class SpectraLook:
+    """H, G and E of one network on one split; `bare` where H is drawn by Lanczos alone."""
+
+    label: str
     seed: int
     split: str
     spectra: dict[str, Spectrum]
@@ -115,52 +122,67 @@ class _Look:
 
     @property
     def num_products(self) -> int:
+        """Products spent."""
         spent = 0 if self.bare is None else self.bare.num_products
         return spent + sum(s.num_products for s in self.spectra.values())
 
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
-    """Measure H, G and E of every network on both splits, and deflate the last network's H."""
-    looks: list[_Look] = []
-    best = [workshop.networks(cast) for cast in setting.casts]
-    pairs = [(networks, seed) for networks in best for seed in networks.cast.seeds]
-    ticker = Ticker(workshop.progress, "spectra of H, G and E", len(pairs))
-    for done, (networks, seed) in enumerate(pairs):
-        ticker.tick(done)
-        looks += _looks(workshop, networks, seed, setting.options["samples"])
-    first = [look for look in looks if look.bare is not None]
-    last = next(look for look in first if look.networks is best[-1])  # on training data
-    deflated = _Deflation.of(last, setting.options["samples"])
-    measured = _measured(looks) | deflated.measured()
-    pictures = [
-        picture
-        for networks in best
-        for picture in _pictures(networks, [one for one in first if one.networks is networks])
+    """Measure H, G and E of every network on both splits, and deflate H of that of Fig. 17."""
+    found = [
+        workshop.part(
+            "spectra", (cast,), setting.options, partial(_of_cast, cast, setting, workshop)
+        )
+        for cast in setting.casts
     ]
-    products = sum(look.num_products for look in looks) + deflated.num_products
-    pictures.append(deflated.picture(best[-1].cast.label))
+    looks = [look for networks, _ in found for look in networks]
+    measured = _measured(looks)
+    pictures = [picture for networks, _ in found for picture in _pictures(networks)]
+    products = sum(look.num_products for look in looks)
+    deflations = [deflation for _, deflation in found if deflation is not None]
+    for deflated in deflations[-1:]:
+        measured |= deflated.measured()
+        pictures.append(deflated.picture())
+        products += deflated.num_products
     return Outcome(measured, tuple(pictures), (_sheet(looks),), (), products)
 
 
-def _looks(workshop: Workshop, networks: Networks, seed: int, samples: int | None) -> list[_Look]:
+def _of_cast(
+    cast: Cast, setting: Setting, workshop: Workshop
+) -> tuple[tuple[SpectraLook, ...], "SpectraDeflation | None"]:
+    networks, samples = workshop.networks(cast), setting.options["samples"]
+    looks = [look for seed in cast.seeds for look in _looks(workshop, networks, seed, samples)]
+    if cast in casts.VGG:  # Fig. 17 has another network, whether or not it is there
+        return tuple(looks), None
+    return tuple(looks), SpectraDeflation.of(networks, looks[0], samples, workshop.progress)
+
+
+def _looks(
+    workshop: Workshop, networks: Networks, seed: int, samples: int | None
+) -> list[SpectraLook]:
     C = networks.data.num_classes or 0
     risks = {
         "train": seen_risk(networks, seed, samples),
         "test": held_out_risk(workshop, networks, seed, samples),
     }
-    found = []
+    label = networks.cast.label
+    found: list[SpectraLook] = []
+    ticker = Ticker(workshop.progress, f"H, G and E of {label}", len(_COLOURS) * len(risks))
     for split, risk in risks.items():
         if risk is not None:
-            parts = hessian_parts(risk)
-            # Twice as many as there are outliers, to see where they end.
-            spectra = {name: take_spectrum(part, 2 * C + 1) for name, part in parts.items()}
-            drawn = seed == networks.cast.seeds[0]
-            bare = paper_density(parts["H"], 128) if drawn else None
-            found.append(_Look(networks, seed, split, spectra, C, bare))
+            parts, spectra, bare = hessian_parts(risk), {}, None
+            for name in _COLOURS:
+                part = parts.pop(name)  # what it holds of a large network goes before the next
+                # Twice as many as there are outliers, to see where they end.
+                spectra[name] = take_spectrum(part, 2 * C + 1)
+                if name == "H" and seed == networks.cast.seeds[0]:
+                    bare = paper_density(part, 128)
+                ticker.tick(len(_COLOURS) * len(found) + len(spectra))
+            found.append(SpectraLook(label, seed, split, spectra, C, bare))
     return found
 
 
-def _measured(looks: list[_Look]) -> dict[str, Measured]:
+def _measured(looks: list[SpectraLook]) -> dict[str, Measured]:
     train = [look for look in looks if look.split == "train"]
     test = [look for look in looks if look.split == "test"]
     places = [gap_place(look.spectra["H"].top, 2 * look.num_classes) for look in looks]
@@ -180,11 +202,11 @@ def _measured(looks: list[_Look]) -> dict[str, Measured]:
     return found
 
 
-def _of(looks: list[_Look], name: str) -> list[Spectrum]:
+def _of(looks: list[SpectraLook], name: str) -> list[Spectrum]:
     return [look.spectra[name] for look in looks]
 
 
-def _small(look: _Look) -> float:
+def _small(look: SpectraLook) -> float:
     """Return the share of eigenvalues of H below a hundredth of the first."""
     H = look.spectra["H"]
     limit = 0.01 * float(H.top[0])
@@ -192,51 +214,73 @@ def _small(look: _Look) -> float:
     return few / H.size
 
 
-def _interlaced(look: _Look) -> float:
+def _interlaced(look: SpectraLook) -> float:
     C = look.num_classes
     H, G = (look.spectra[name].top for name in "HG")
     return float((G[1:C] <= H[: C - 1]).double().mean())
 
 
+@storable
 @dataclass(frozen=True, eq=False)
-class _Deflation:
-    """The train Hessian of one network by the settings of App. D.2, with and without outliers."""
+class SpectraDeflation:
+    """The train Hessian of one network by the settings of App. D.2, with and without outliers.
 
-    pairs: EigenPairs
+    Attributes:
+        label: Which network.
+        outliers: What subspace iteration found, descending.
+        bare: The density of all.
+        rest: That without outliers.
+        num_products: Products spent beside those of the first density.
+    """
+
+    label: str
+    outliers: Tensor
     bare: SpectralDensity
     rest: SpectralDensity
+    num_products: int
 
     @classmethod
-    def of(cls, look: _Look, samples: int | None) -> "_Deflation":
-        risk = seen_risk(look.networks, look.seed, samples)
+    def of(
+        cls,
+        networks: Networks,
+        look: SpectraLook,
+        samples: int | None,
+        progress: ProgressCallback | None,
+    ) -> "SpectraDeflation":
+        """Deflate the Hessian of a look on training data."""
+        risk = seen_risk(networks, look.seed, samples)
         H, C = formed(Hessian(risk)), look.num_classes
         pairs = subspace_iteration(
-            H, num_pairs=C, num_iterations=SUBSPACE_STEPS, num_extra=0, tolerance=1e-3
+            H,
+            num_pairs=C,
+            num_iterations=SUBSPACE_STEPS,
+            num_extra=0,
+            tolerance=1e-3,
+            progress=progress,
         )
         bare = paper_density(H, 128) if look.bare is None else look.bare
-        return cls(pairs, bare, paper_density(H, 128, pairs))
-
-    @property
-    def num_products(self) -> int:
-        return self.pairs.num_products + self.rest.num_products
+        rest = paper_density(H, 128, pairs)
+        spent = pairs.num_products + rest.num_products
+        return cls(look.label, pairs.values.cpu(), bare, rest, spent)
 
     def measured(self) -> dict[str, Measured]:
+        """Return the numbers of Fig. 17."""
         nodes = self.bare.nodes.flatten()
-        away = (self.pairs.values.cpu().double()[:, None] - nodes).abs().amin(1)
+        away = (self.outliers.double()[:, None] - nodes).abs().amin(1)
         return {
             "papyan.fig17.aligned": Measured(float(away.max()) / self.bare.sigma),
             "papyan.fig17.resolution": Measured(self.bare.sigma / self.rest.sigma),
         }
 
-    def picture(self, label: str) -> Picture:
+    def picture(self) -> Picture:
+        """Draw Fig. 17."""
         single = 1.0 / (self.bare.size * self.bare.sigma * math.sqrt(2.0 * math.pi))
-        values = self.pairs.values.cpu()
         marks: list[list[Mark]] = [
             [
                 _density_line(self.rest, single),
                 Points(
-                    rounded(values),
-                    [single] * len(values),
+                    rounded(self.outliers),
+                    [single] * len(self.outliers),
                     "outlier",
                     "deflated",
                     stem=1e-3 * single,
@@ -253,7 +297,7 @@ class _Deflation:
         ]
         return Picture(
             "fig17",
-            f"Fig. 17: deflation of the train Hessian, {label}",
+            f"Fig. 17: deflation of the train Hessian, {self.label}",
             panels,
             shows="With the settings of App. D.2: 128 steps from one vector, no "
             "reorthogonalisation, κ = 3; 128 subspace iterations. Without outliers the kernel is "
@@ -301,8 +345,10 @@ def _density_line(density: SpectralDensity, single: float) -> Line:
     return Line(rounded(density.grid, 5), rounded(y, 4), "hessian")
 
 
-def _pictures(networks: Networks, looks: list[_Look]) -> list[Picture]:
+def _pictures(looks: Sequence[SpectraLook]) -> list[Picture]:
+    """Draw the first network of a cast."""
     spectra, parts = [], []
+    looks = [look for look in looks if look.bare is not None]
     for look in looks:
         width = 0.004 * float(look.spectra["H"].top[0])
         both = Axis("λ", limits=_range(look, width))
@@ -313,7 +359,7 @@ def _pictures(networks: Networks, looks: list[_Look]) -> list[Picture]:
             parts.append(panel)
             if name == "H":
                 spectra.append(panel)
-    label = networks.cast.label
+    label = looks[0].label
     slug = "-".join("".join(c if c.isalnum() else " " for c in label.lower()).split())
     return [
         Picture(
@@ -346,7 +392,7 @@ def _pictures(networks: Networks, looks: list[_Look]) -> list[Picture]:
     ]
 
 
-def _zoom_panel(look: _Look) -> Panel:
+def _zoom_panel(look: SpectraLook) -> Panel:
     """Draw the bulks as far as E reaches below zero, and as far above."""
     H, E = (look.spectra[name] for name in "HE")
     reach = 1.2 * max(-E.lowest, 1e-3 * float(H.top[0]))  # a linear model has no E
@@ -376,13 +422,13 @@ def _with_top(spectrum: Spectrum, count: int) -> Spectrum:
     )
 
 
-def _range(look: _Look, width: float) -> tuple[float, float]:
+def _range(look: SpectraLook, width: float) -> tuple[float, float]:
     lows = [s.lowest for s in look.spectra.values()]
     highs = [float(s.top[0]) for s in look.spectra.values()]
     return min(lows) - 8 * width, 1.04 * max(highs)
 
 
-def _sheet(looks: list[_Look]) -> Sheet:
+def _sheet(looks: list[SpectraLook]) -> Sheet:
     names = ["network", "seed", "data", "matrix", "λ₁", "λ_C", "λ_{C+1}", "λ_min"]
     names += ("gap after", "mean |λ| of the bulk", "rms of the bulk")
     rows = []
@@ -392,7 +438,7 @@ def _sheet(looks: list[_Look]) -> Sheet:
             bulk = _with_top(s, C if name != "E" else 0)
             at = [float(s.top[i]) if i < len(s.top) else None for i in (0, C - 1, C)]
             gap = gap_place(s.top, 2 * C)
-            start = (look.networks.cast.label, look.seed, look.split, name)
+            start = (look.label, look.seed, look.split, name)
             rows.append((*start, *at, s.lowest, gap, bulk.bulk_mean(), bulk.bulk_rms()))
     return sheet("spectra", "H, G and E of every network", names, rows)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import paper_scale
-from benchmarks.paper_scale import Run, copy_parts, record, record_all, work
+from benchmarks.paper_scale import OverError, Run, copy_parts, record, record_all, work
 from eigenscape.studies import read_result
 from eigenscape.studies import wu_bounds as bounds
 from tests.studies.conftest import shrunk_study
@@ -37,7 +37,7 @@ def test_parts_are_done_kept_and_not_done_again(
     assert work(first)
     told = capsys.readouterr().out
     assert told.count("T-3 0 ") == 5  # rows: four methods, and variances left at their index
-    assert told.count("rule ") == 4 * (3 + 3 + 1)
+    assert told.count("rule ") == 3 + 4  # seeds of rules that are learned side by side, and SGD
     assert told.count("train ") >= 2  # T-3, and the networks of wu-spectra
     for name in NAMES:
         assert record(first, paper_scale.STUDIES[name], tmp_path / "results", first.workshop())
@@ -79,6 +79,32 @@ def test_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "wu-spectra: no networks are trained" in told
     result = read_result(tmp_path / "results" / "wu-bounds-laptop.json")
     assert any("Not run: T-3 seed 0" in note for note in result.notes)
+
+
+def test_rules_that_were_not_finished_go_on_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = dataclasses.replace(a_run(tmp_path / "first"), studies=["thesis-stepsize-learned"])
+    seen: list[float] = []
+
+    def check(_: Run, step: Any = None) -> None:
+        if step is not None:
+            seen.append(step.done)
+            if len(seen) == 4:  # in the second of two runs
+                raise OverError
+
+    monkeypatch.setattr(Run, "check", check)
+    work(first)
+    (unfinished,) = first.parts.glob(paper_scale.UNFINISHED)
+    assert sorted(p.name for p in unfinished.iterdir()) == ["key.json", "piece-000000.safetensors"]
+    claims = tmp_path / "second" / "claims"
+    claims.mkdir(parents=True)
+    second = dataclasses.replace(first, shop=tmp_path / "second" / "shop", claims=claims)
+    copy_parts(second.parts, second.shop)
+    assert work(second)
+    assert seen[4] >= 1  # the first run was not done again
+    assert not list(second.parts.glob(paper_scale.UNFINISHED))
+    assert len(list(second.parts.glob("rules/*/*.safetensors"))) == 4 * (3 + 3 + 1)
 
 
 def test_a_study_of_some_of_its_networks_says_so(tmp_path: Path) -> None:

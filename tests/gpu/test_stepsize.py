@@ -4,8 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from eigenscape.stepsize import UpdateRule, draw_problems, learn_rule, train_networks
-from eigenscape.stepsize._segments import Segments
+from eigenscape.stepsize import (
+    ProblemKind,
+    Problems,
+    UpdateRule,
+    draw_problems,
+    learn_rules,
+    train_networks,
+)
+from eigenscape.stepsize._segments import Seen, Segments
 from eigenscape.stepsize._stepping import State, is_fused, new_weights
 
 pytestmark = pytest.mark.gpu
@@ -35,18 +42,32 @@ def some_rule(device: str) -> UpdateRule:
     return rule.with_parameters(moved).to(torch.ones((), dtype=torch.float64, device=device))
 
 
+def some_rules(rule: UpdateRule, count: int) -> UpdateRule:
+    """Return rules that differ, to learn."""
+    rules = rule.repeated(count)
+    factors = [torch.linspace(1, 0.8, count).view(-1, *(1,) * p.ndim) for p in rule.parameters]
+    pairs = zip(rules.parameters, factors, strict=True)
+    return rules.with_parameters([p * factor.to(p) for p, factor in pairs]).to_learn()
+
+
+def some_problems(x: Tensor, y: Tensor, count: int) -> list[Problems]:
+    """Return problems of several kinds, one each."""
+    kinds = [ProblemKind("validation", 30 + i, 0.1 * i) for i in range(count)]
+    return [draw_problems(x, y, numbers=[i], **vars(kind)) for i, kind in enumerate(kinds)]
+
+
 def segment(device: str) -> list[Tensor]:
-    """Run two segments of several pieces, with a change of the rule between them."""
-    draw, rule = torch.Generator().manual_seed(2), some_rule(device).to_learn()
-    problems = draw_problems(*samples(device), objective="validation", numbers=range(3))
-    state = State.start(new_weights(problems, SIZES[1:-1], draw))
-    segments, found = Segments(rule, SIZES, state.weights), []
-    for t in (2 * STEPS + 3, STEPS + 1):
-        fitted, judged = (problems.draw(which, t, 5, draw) for which in ("fitted", "judged"))
-        loss, slopes, state = segments.run(problems, state, fitted, judged)
-        found += [loss, *slopes, *state.tensors]
+    """Run two segments of several pieces, with a change of the rules between them."""
+    draw, rules = torch.Generator().manual_seed(2), some_rules(some_rule(device), 3)
+    problems = some_problems(*samples(device), 3)
+    state = State.start(torch.cat([new_weights(each, SIZES[1:-1], draw) for each in problems]))
+    segments, found = Segments(rules, SIZES, state.weights), []
+    for t, judge_size in ((2 * STEPS + 3, 5), (STEPS + 1, None)):
+        seen = Seen.of(problems, [draw] * 3, t, 5, judge_size)
+        losses, slopes, state = segments.run(state, seen)
+        found += [losses, *slopes, *state.tensors]
         with torch.no_grad():
-            for part in rule.parameters:
+            for part in rules.parameters:
                 part.mul_(0.9)
     return [part.cpu() for part in found]
 
@@ -64,16 +85,15 @@ def segment_of_a_small_rule(
     draw = torch.Generator().manual_seed(4)
     y = torch.arange(40) % sizes[-1]
     x = torch.randn(40, sizes[0], generator=draw) + 2 * torch.nn.functional.one_hot(y, sizes[0])
-    problems = draw_problems(
-        x.float().to("cuda", dtype), y.cuda(), objective="validation", numbers=range(networks)
-    )
-    state = State.start(new_weights(problems, sizes[1:-1], draw).float().to(dtype))
-    rule = UpdateRule.random().to(torch.ones((), dtype=torch.float32)).to(state.weights).to_learn()
-    assert is_fused(rule, state.weights) == (dtype == torch.float32)
-    fitted, judged = (problems.draw(which, t, 5, draw) for which in ("fitted", "judged"))
-    segments = Segments(rule, sizes, state.weights)
-    loss, slopes, end = segments.run(problems, state, fitted, judged)
-    return [loss, *slopes, *end.tensors]
+    problems = some_problems(x.float().to("cuda", dtype), y.cuda(), networks)
+    first = torch.cat([new_weights(each, sizes[1:-1], draw) for each in problems])
+    state = State.start(first.float().to(dtype))
+    rules = some_rules(UpdateRule.random(), networks).to(torch.ones((), dtype=torch.float32))
+    rules = rules.to(state.weights).to_learn()
+    assert is_fused(rules, state.weights) == (dtype == torch.float32)
+    seen = Seen.of(problems, [draw] * networks, t, 5, 5)
+    losses, slopes, end = Segments(rules, sizes, state.weights).run(state, seen)
+    return [losses, *slopes, *end.tensors]
 
 
 # In float32 PyTorch's own operations are 5e-7 off; and 8e-4 where the rule has 10 million hidden
@@ -110,18 +130,19 @@ def test_networks_are_trained_as_on_the_cpu(kind: str) -> None:
 
 def test_rules_are_learned_in_float32() -> None:
     x, y = samples("cuda")
-    found = learn_rule(
+    both = learn_rules(
         x.float(),
         y,
-        objective="training",
+        [ProblemKind("training"), ProblemKind("validation", 20, 0.2)],
         hidden=(4,),
-        num_problems=5,
+        num_problems=3,
         num_trajectories=1,
-        stacked=2,
         segments=(3, 0.0),
         lengths=(20, 0.0),
         batch_size=8,
     )
-    assert found.meta_losses.shape == (9,)  # two stacks of two problems, and one of one
-    assert found.num_skipped == 0
-    assert all(part.is_cuda and bool(torch.isfinite(part).all()) for part in found.rule.parameters)
+    for found in both:
+        assert found.meta_losses.shape == (9,)
+        assert found.num_skipped == 0
+        parts = found.rule.parameters
+        assert all(part.is_cuda and bool(torch.isfinite(part).all()) for part in parts)

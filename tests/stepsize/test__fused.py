@@ -12,7 +12,7 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from eigenscape.stepsize import UpdateRule, _fused, _segments, _stepping
-from eigenscape.stepsize._segments import Segments
+from eigenscape.stepsize._segments import Seen, Segments
 from eigenscape.stepsize._stepping import (
     Layout,
     State,
@@ -40,11 +40,12 @@ def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
             monkeypatch.setattr(_fused, name, value)
 
 
-def some_rule(hidden: int) -> UpdateRule:
-    rule = UpdateRule.random((hidden,), seed=1)
-    moved = [part + 0.2 * torch.randn(part.shape) for part in rule.parameters]
-    rule = rule.with_parameters(moved).to(torch.zeros((), dtype=torch.float32))
-    return UpdateRule(rule.weights, rule.biases, scale=0.3, exponent=0.2)
+def some_rules(hidden: int) -> UpdateRule:
+    """Return a rule for each network."""
+    rules = UpdateRule.random((hidden,), seed=1).repeated(P)
+    moved = [part + 0.2 * torch.randn(part.shape) for part in rules.parameters]
+    rules = rules.with_parameters(moved).to(torch.zeros((), dtype=torch.float32))
+    return UpdateRule(rules.weights, rules.biases, scale=0.3, exponent=0.2)
 
 
 def places() -> list[Tensor]:
@@ -88,7 +89,7 @@ def after(
 def compare(ours: list[Tensor], theirs: list[Tensor], names: tuple[str, ...], rtol: float) -> None:
     # Relative to the largest of a tensor (of a decay's row): sums of many terms may cancel.
     for name, one, other in zip(names, ours, theirs, strict=True):
-        size = other.abs().amax((0, -1) if other.ndim == 3 else None, keepdim=True)
+        size = other.abs().amax((0, -1) if name in "mv" else None, keepdim=True)
         assert bool((size > 0).all()), name
         off = float(((one.double() - other) / size).abs().max())
         assert off < rtol, f"{name}: {off}"
@@ -97,30 +98,38 @@ def compare(ours: list[Tensor], theirs: list[Tensor], names: tuple[str, ...], rt
 # Float32 has 6e-8; gradients of the networks, sums of 32 products and of all weights leave 1e-6.
 @pytest.mark.parametrize("hidden", [32, 5])
 def test_a_step_and_its_slopes(hidden: int, tiles: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule, given, work = some_rule(hidden), places(), batches(1)
-    ours, theirs = (after(rule, given, work, fused=f, patch=monkeypatch) for f in (True, False))
+    rules, given, work = some_rules(hidden), places(), batches(1)
+    ours, theirs = (after(rules, given, work, fused=f, patch=monkeypatch) for f in (True, False))
     compare(ours[0], theirs[0], STATE, 1e-5)
     compare(ours[1], theirs[1], SLOPES, 1e-5)
-    assert ours[1][1].shape == (hidden, 31)
+    assert ours[1][1].shape == (P, hidden, 31)
 
 
 def test_the_most_hidden_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule, given, work = some_rule(64), places(), batches(1)
-    ours, theirs = (after(rule, given, work, fused=f, patch=monkeypatch) for f in (True, False))
+    rules, given, work = some_rules(64), places(), batches(1)
+    ours, theirs = (after(rules, given, work, fused=f, patch=monkeypatch) for f in (True, False))
     compare(ours[0], theirs[0], STATE, 1e-5)
     compare(ours[1], theirs[1], SLOPES, 1e-5)
 
 
 def test_slopes_pass_through_several_steps(tiles: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule, given, work = some_rule(5), places(), batches(2)
-    ours, theirs = (after(rule, given, work, fused=f, patch=monkeypatch) for f in (True, False))
+    rules, given, work = some_rules(5), places(), batches(2)
+    ours, theirs = (after(rules, given, work, fused=f, patch=monkeypatch) for f in (True, False))
     compare(ours[0], theirs[0], STATE, 1e-4)
     compare(ours[1], theirs[1], SLOPES, 1e-4)
 
 
+def test_one_rule_for_all_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule, given, work = some_rules(5)[0], places(), batches(1)
+    ours, theirs = (after(rule, given, work, fused=f, patch=monkeypatch) for f in (True, False))
+    compare(ours[0], theirs[0], STATE, 1e-5)
+    compare(ours[1], theirs[1], SLOPES, 1e-5)
+    assert ours[1][1].shape == (5, 31)
+
+
 def test_two_runs_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule, given, work = some_rule(5), places(), batches(1)
-    once, again = (after(rule, given, work, fused=True, patch=monkeypatch) for _ in range(2))
+    rules, given, work = some_rules(5), places(), batches(1)
+    once, again = (after(rules, given, work, fused=True, patch=monkeypatch) for _ in range(2))
     for one, two in zip([*once[0], *once[1]], [*again[0], *again[1]], strict=True):
         assert torch.equal(one, two)
 
@@ -133,7 +142,7 @@ def step_of(rule: UpdateRule, state: list[Tensor], g: Tensor) -> tuple[Tensor, T
     with torch.no_grad():
         return _fused.moved(
             rule,
-            _fused.join(rule),
+            _fused.join(rule, P),
             (w, m, v),
             g.to(like),
             Layout.of(SIZES, like),
@@ -144,13 +153,13 @@ def step_of(rule: UpdateRule, state: list[Tensor], g: Tensor) -> tuple[Tensor, T
 def test_what_is_not_a_number_stays_none() -> None:
     g = torch.randn(P, N)
     g[1, 37] = math.nan  # of the second tensor
-    w, _, _ = step_of(some_rule(5), places(), g)
+    w, _, _ = step_of(some_rules(5), places(), g)
     assert w[1].isnan().tolist() == [35 <= i < 40 for i in range(N)]
     assert bool(w[0].isfinite().all())
 
 
 def test_no_gradient_at_all_and_what_is_not_contiguous() -> None:
-    given, rule = places(), some_rule(5)
+    given, rule = places(), some_rules(5)
     zero = torch.zeros(P, N)
     plain = step_of(rule, [given[0], *(0 * part for part in given[1:])], zero)
     assert bool(plain[0].isfinite().all())
@@ -182,22 +191,25 @@ def test_spans_have_all_weights_and_stay_in_their_tensor(monkeypatch: pytest.Mon
 def test_a_segment_takes_such_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     draw, found = torch.Generator().manual_seed(0), []
     x, y = torch.randn(40, 6, generator=draw).float().to(DEVICE), (torch.arange(40) % 3).to(DEVICE)
-    problems = draw_problems(x, y, objective="validation", numbers=range(P))
-    state = State.start(new_weights(problems, (4,), draw))
-    rows, others = (problems.draw(which, 3, 5, draw) for which in ("fitted", "judged"))
+    kinds = {"training": 20, "validation": 30}
+    problems = [
+        draw_problems(x, y, objective=objective, num_samples=n, numbers=[0])
+        for objective, n in kinds.items()
+    ]
+    state = State.start(torch.cat([new_weights(each, (4,), draw) for each in problems]))
+    seen, rules = Seen.of(problems, [draw, draw], 3, 5, None), some_rules(5).to(x).to_learn()
     for answer in (True, False):
         for module in (_stepping, _segments):
             monkeypatch.setattr(module, "is_fused", lambda *_, answer=answer: answer)
-        segments = Segments(UpdateRule.random((5,)).to(x).to_learn(), (6, 4, 3), x)
-        loss, slopes, end = segments.run(problems, state, rows, others)
-        found.append([loss, *slopes, *end.tensors])
+        losses, slopes, end = Segments(rules, (6, 4, 3), x).run(state, seen)
+        found.append([losses, *slopes, *end.tensors])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-4 * float(other.abs().max()))
 
 
 def test_pieces_are_longer_where_less_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     w = torch.zeros(P, N)
-    segments, state = Segments(some_rule(5), SIZES, w), State.start(w)
+    segments, state = Segments(some_rules(5), SIZES, w), State.start(w)
     monkeypatch.setitem(_segments._MOST_BYTES, "cpu", 16 * w.nbytes * 9)
     assert segments._lengths(state, 9) == [3, 3, 3]
     monkeypatch.setattr(_segments, "is_fused", lambda *_: True)

@@ -102,6 +102,14 @@ def test_updates_are_those_of_a_perceptron_with_31_inputs() -> None:
     torch.testing.assert_close(rule.updates(x, steps), expected.detach())
 
 
+def test_each_network_may_have_a_rule_of_its_own() -> None:
+    rules = UpdateRule.random((6, 5)).to(torch.ones(())).repeated(3)
+    moved = [part + torch.randn(part.shape) for part in rules.parameters]
+    rules, x, steps = rules.with_parameters(moved), torch.randn(3, 22, 4), torch.randn(9)
+    expected = [rules[i].updates(x[i : i + 1], steps) for i in range(3)]
+    torch.testing.assert_close(rules.updates(x, steps), torch.cat(expected))
+
+
 def test_a_new_rule_is_random_as_in_the_code_of_the_thesis() -> None:
     rule = UpdateRule.random(seed=3)
     assert [tuple(matrix.shape) for matrix in rule.weights] == [(32, 31), (2, 32)]

@@ -166,10 +166,10 @@ SMALL = {
         "learning": {
             "num_problems": 2,
             "num_trajectories": 1,
-            "stacked": 2,
             "segments": (2, 0.0),
             "lengths": (3, 0.0),
         },
+        "few": {},
         "num_rules": 3,
         "num_tests": 2,
         "steps": 6,

@@ -6,9 +6,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from eigenscape.operators import ClassGradients, GaussNewton
+from eigenscape.progress import Progress
 from eigenscape.report import StudyResult
 from eigenscape.studies import STUDIES, Networks, Setting, Workshop, run_study
 from eigenscape.studies._whole_spectra import held_out_risk
+from eigenscape.studies.papyan_attribution import _look
 from tests.studies.conftest import numbers_of
 from tests.studies.test_papyan_spectra import NARROW, hessian
 
@@ -164,3 +166,15 @@ def test_what_the_knockout_of_the_same_class_is(networks: Networks) -> None:
     span = torch.linalg.eigh(P["class"]).eigenvectors[:, -C:]
     rest = P["same"] - span @ (span.T @ P["same"])
     assert float(rest.norm()) < 1e-9 * float(P["same"].norm())
+
+
+def test_stages_are_reported_one_by_one(networks: Networks, shop: Workshop) -> None:
+    """So that a run whose time is over stops between them."""
+    options = {"max_bytes": 2**30, "num_draws": 0, "samples": None}
+    for seed, stages in ((0, 14), (1, 9)):  # spectra are drawn of the first
+        steps: list[Progress] = []
+        _look(dataclasses.replace(shop, progress=steps.append), networks, seed, options)
+        assert {step.task for step in steps} == {"knockouts, F-4^2 (digits)"}
+        assert [(step.done, step.total) for step in steps] == [
+            (done, stages) for done in range(1, stages + 1)
+        ]

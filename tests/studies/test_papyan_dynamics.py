@@ -153,6 +153,16 @@ def test_what_is_kept_of_a_size_needs_no_network(
     assert not (empty_shop.folder / "networks").exists()
 
 
+def test_sizes_without_panels_make_a_record_too(shop: Workshop) -> None:
+    """A run may have ended before those that are drawn were trained."""
+    setting = Setting((cast(60), cast(100)), {"max_bytes": 2**30, "shown": (7,)})
+    study = dataclasses.replace(STUDIES[NAME], settings={"laptop": setting})
+    found = run_study(study, shop)
+    assert [picture.name for picture in found.pictures] == ["distances"]
+    assert STUDIES[NAME].claims[-1].id == "papyan.fig6.alignment"
+    assert numbers_of(found).keys() == {claim.id for claim in STUDIES[NAME].claims[:-1]}
+
+
 def test_alignment(result: StudyResult, shop: Workshop) -> None:
     wrong = []
     for samples in SIZES:

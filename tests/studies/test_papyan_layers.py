@@ -1,14 +1,26 @@
 import dataclasses
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.paper_scale import Run, measure_next, record
 from eigenscape.analyses import BackpropagatedErrors, backpropagated_errors, class_structure
 from eigenscape.progress import Progress
 from eigenscape.records import Status
 from eigenscape.report import Band, StudyResult
-from eigenscape.studies import STUDIES, Setting, Study, Workshop, run_study
+from eigenscape.studies import (
+    STUDIES,
+    Setting,
+    Study,
+    Workshop,
+    papyan_layers,
+    read_result,
+    run_study,
+)
 from eigenscape.studies.papyan_layers import _cross, _cross_picture, _look, _worst
 from eigenscape.studies.papyan_parts import error_part
 from eigenscape.train import SGD
@@ -116,14 +128,14 @@ def test_figure_9b_has_the_layers_with_pairs_above_the_bulk(shop: Workshop) -> N
     seen = errors_of_pairs()
     part = error_part(seen, 1, torch.device("cpu"))
     assert part is not None
-    cross = {1: _cross(seen, part.num_cross, torch.device("cpu"))}
+    cross = {"1": _cross(seen, part.num_cross, torch.device("cpu"))}
     parts = {**network.parts, "errors": [part, dataclasses.replace(part, bulk=1e9, depth=2)]}
     (picture,) = _cross_picture(dataclasses.replace(network, parts=parts, cross=cross), "x", 300)
     assert [panel.title for panel in picture.panels] == ["l = 1"]
     discs = picture.panels[0].marks[2]
     assert len(discs.y) == part.num_cross
     assert discs.x == pytest.approx(part.after[: part.num_cross].tolist(), rel=1e-3)
-    assert discs.y == pytest.approx(cross[1].left[: part.num_cross].tolist(), rel=1e-3)
+    assert discs.y == pytest.approx(cross["1"].left[: part.num_cross].tolist(), rel=1e-3)
     assert _cross_picture(dataclasses.replace(network, parts={"errors": []}), "x", 300) == []
 
 
@@ -199,3 +211,59 @@ def test_paper_scale_chooses_a_rate_and_some_samples(
     )
     values = torch.linalg.eigvalsh(M).flip(0)
     assert table["λ₂/λ_C"][0] == pytest.approx(float(values[1] / values[9]), rel=1e-4)
+
+
+# --- a session on a GPU that is lent for a while -------------------------------------------------
+
+FEWER = dataclasses.replace(TINY_BN, samples=60, seeds=(0,))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run with the networks of two casts, of which the first is measured."""
+    (tmp_path / "claims").mkdir()
+    places = tmp_path / "shop", tmp_path / "claims", tmp_path / "parts"
+    made = Run([NAME], "laptop", 600.0, time.time(), *places, "cpu", None)
+    made.workshop().networks(FEWER)
+    return made
+
+
+@pytest.fixture
+def pair(small_study: Callable[[str], Study]) -> Study:
+    study = small_study(NAME)
+    setting = dataclasses.replace(study.settings["laptop"], casts=(FEWER, TINY_BN))
+    return dataclasses.replace(study, settings={"laptop": setting})
+
+
+def test_networks_are_measured_as_soon_as_they_are_trained(run: Run, pair: Study) -> None:
+    tried: set[str] = set()
+    assert measure_next(run, pair, run.workshop(), tried)  # the other is not there
+    (kept,) = (run.parts / "measured" / "layers").iterdir()
+    assert kept.name.startswith(FEWER.key)
+    assert not measure_next(run, pair, run.workshop(), tried)
+    assert not measure_next(run, pair, run.workshop(), set())
+    run.workshop().networks(TINY_BN)
+    assert measure_next(run, pair, run.workshop(), tried)
+    other = dataclasses.replace(pair, name="wu-spectra")  # which keeps nothing
+    assert not measure_next(run, other, run.workshop(), set())
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_what_is_measured_is_recorded_where_the_rest_is_not(
+    is_over: bool, run: Run, pair: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measure_next(run, pair, run.workshop(), set())
+    run.workshop().networks(TINY_BN)
+
+    def look(*others: Any) -> None:
+        raise RuntimeError("the moon is full")
+
+    if is_over:
+        run = dataclasses.replace(run, seconds=-1.0)
+    else:
+        monkeypatch.setattr(papyan_layers, "_look", look)
+    assert record(run, pair, tmp_path / "results", run.workshop()) is is_over
+    result = read_result(tmp_path / "results" / f"{NAME}-laptop.json")
+    assert "Not run: F-12^2-BN (digits, samples 100)." in result.notes[0]
+    assert set(result.sheets[0].columns["seed"]) == {0}
+    assert numbers_of(result)

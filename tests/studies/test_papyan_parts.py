@@ -7,7 +7,8 @@ from scipy.stats import spearmanr
 from eigenscape.analyses import BackpropagatedErrors
 from eigenscape.records import Status
 from eigenscape.studies.papyan_parts import (
-    Part,
+    LayerPart,
+    _by_squares,
     error_part,
     feature_part,
     rank_correlation,
@@ -57,7 +58,7 @@ def taken(before: torch.Tensor, after: torch.Tensor, k: int) -> float:
     return 1.0 - left / float((before[:k] - edge).sum())
 
 
-def agree(part: Part, matrix: torch.Tensor, cause: torch.Tensor, within: torch.Tensor) -> None:
+def agree(part: LayerPart, matrix: torch.Tensor, cause: torch.Tensor, within: torch.Tensor) -> None:
     """Check what features and errors have in common; the columns of `cause` make the class part."""
     P = projector(cause)
     before, after = eigenvalues(matrix), eigenvalues(P @ matrix @ P)
@@ -172,3 +173,17 @@ def test_rank_correlation(values: tuple[float, ...]) -> None:
 def test_rank_correlation_of_nothing() -> None:
     assert math.isnan(rank_correlation([1.0]))
     assert math.isnan(rank_correlation([2.0, 2.0, 2.0]))
+
+
+@pytest.mark.parametrize("shape", [(9, 14), (14, 9), (9, 9)])
+def test_singular_values_of_a_gpu_are_those_of_the_host(shape: tuple[int, int]) -> None:
+    """A GPU finds them from squares: those that are not near zero to twelve digits."""
+    W = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    exact = torch.linalg.svdvals(W)
+    # ε σ₁²/σ relative to σ: the smallest of these is a tenth of the largest or more.
+    torch.testing.assert_close(_by_squares(W), exact, rtol=1e-12, atol=0)
+    basis = torch.linalg.qr(W[:, :2]).Q
+    left = W - basis @ (basis.T @ W)
+    exact = torch.linalg.svdvals(left)
+    # Of those that are zero the square is ε σ₁².
+    torch.testing.assert_close(_by_squares(left), exact, rtol=1e-12, atol=1e-7)

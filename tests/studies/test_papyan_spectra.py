@@ -1,4 +1,6 @@
 import dataclasses
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,8 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from eigenscape.operators import Dense
 from eigenscape.report import StudyResult
-from eigenscape.studies import STUDIES, Networks, Setting, Workshop, run_study
-from eigenscape.studies.papyan_spectra import paper_density
+from eigenscape.studies import STUDIES, Networks, Setting, Workshop, papyan_casts, run_study
+from eigenscape.studies.papyan_spectra import measure, paper_density
 from tests.studies.conftest import TINY, numbers_of
 
 NAME = "papyan-spectra"
@@ -99,3 +101,33 @@ def test_settings_of_the_paper() -> None:
     low, high = found.edges
     half = 0.5 * (high - low) * 1.1  # a margin of 0.05 of the range at either end
     assert found.sigma == pytest.approx(half * 2 / (19 * (8 * torch.tensor(3.0).log()).sqrt()))
+
+
+def test_networks_of_other_figures_are_not_deflated(
+    result: StudyResult, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(papyan_casts, "VGG", (NARROW,))
+    found = measure(Setting((NARROW,), {"samples": None}), shop)
+    fig17 = {"papyan.fig17.aligned", "papyan.fig17.resolution"}
+    ours = {id: each.ours for id, each in found.measured.items()}
+    assert ours == {id: n for id, n in numbers_of(result).items() if id not in fig17}
+    assert [picture.name for picture in found.pictures] == [
+        picture.name for picture in result.pictures if picture.name != "fig17"
+    ]
+
+
+def test_sessions_add_up(empty_shop: Workshop, tmp_path: Path) -> None:
+    """What is measured in one and what in the next, when the networks of the first are gone."""
+    first, second = (
+        dataclasses.replace(NARROW, model=model, seeds=(0,)) for model in ("F-3^2", "F-4^2")
+    )
+    shop = dataclasses.replace(empty_shop, parts=tmp_path)
+    alone = measure(Setting((first,), {"samples": None}), shop)
+    shutil.rmtree(shop.folder / "networks")
+    shop = dataclasses.replace(Workshop(shop.folder, shop.device), parts=tmp_path)
+    both = measure(Setting((first, second), {"samples": None}), shop)
+    assert [path.name for path in (shop.folder / "networks").iterdir()] == [second.key]
+    mine, ours = (found.sheets[0].columns for found in (alone, both))
+    assert ours["network"] == (first.label,) * 6 + (second.label,) * 6
+    assert all(column[:6] == mine[name] for name, column in ours.items())
+    assert both.num_products > alone.num_products

@@ -9,7 +9,14 @@ import torch
 from eigenscape.data import load
 from eigenscape.records import Status
 from eigenscape.report import Band, Line, StudyResult
-from eigenscape.stepsize import Course, UpdateRule, draw_problems, learn_rule, train_networks
+from eigenscape.stepsize import (
+    Course,
+    ProblemKind,
+    UpdateRule,
+    draw_problems,
+    learn_rules,
+    train_networks,
+)
 from eigenscape.studies import STUDIES, stepsize_learned
 from eigenscape.studies.stepsize_learned import _NEW, _numbers, _picture, _place, _words
 from eigenscape.studies.study import Setting
@@ -60,11 +67,11 @@ def test_a_case_is_the_experiment_of_the_thesis(ran: Callable[[str], StudyResult
     data, test = ((part.inputs, part.targets) for part in parts)
     extra = options["learning"]
     for objective, seed in itertools.product(ends, range(3)):
-        kind = {"objective": objective, "num_samples": 30, "label_noise": 0.2}
-        start = UpdateRule.random((4,), seed=seed)
-        found = learn_rule(*data, hidden=(5,), start=start, seed=seed, **kind, **extra)
-        kind["objective"] = "training"  # a rule that is learned is used on all samples
-        problems = draw_problems(*data, numbers=range(_NEW, _NEW + 2), **kind)
+        start, kind = UpdateRule.random((4,), seed=seed), ProblemKind(objective, 30, 0.2)
+        (found,) = learn_rules(*data, [kind], hidden=(5,), start=start, seed=seed, **extra)
+        # A rule that is learned is used on all samples.
+        used = {"objective": "training", "num_samples": 30, "label_noise": 0.2}
+        problems = draw_problems(*data, numbers=range(_NEW, _NEW + 2), **used)
         run = {"hidden": (5,), "num_steps": 6, "num_looks": 3}
         ends[objective].append(train_networks(found.rule, problems, test, **run))
     tests = {name: [c.test_accuracies[:, -1].mean() for c in of] for name, of in ends.items()}
@@ -85,13 +92,15 @@ def test_parts_are_kept_and_a_case_that_lacks_one_is_left_out(
     setting, workshop = Setting(options=options), Workshop(tmp_path, torch.device("cpu"))
     assert stepsize_learned.measure_finished(setting, workshop).measured == {}
     data, test = stepsize_learned.samples(options, workshop)
-    for part in stepsize_learned.parts(options, data)[:-1]:  # SGD of the second case is missing
-        stepsize_learned.finish(part, options, data, test, workshop)
+    wanted = stepsize_learned.parts(options, data)[:-1]  # SGD of the second case is missing
+    for group in stepsize_learned.together(wanted, options):
+        stepsize_learned.finish(group, options, data, test, workshop)
+    assert not list(tmp_path.rglob("unfinished-*"))
     partly = stepsize_learned.measure_finished(setting, workshop)
     words = "Rules, and SGD of each case: {} on CPU."
     assert partly.notes == ("Not run: 30 samples, 20% noise.", words.format(3))
     assert partly.sheets[0].columns["optimiser"] == ("TbT", "TbV", "SGD")
-    monkeypatch.setattr(stepsize_learned, "learn_rule", None)  # would fail if it were called
+    monkeypatch.setattr(stepsize_learned, "learn_rules", None)  # would fail if it were called
     assert stepsize_learned.measure(setting, workshop).notes == (words.format(6),)
     # Another setting has other parts.
     other = Setting(options={**options, "steps": 7})
@@ -105,19 +114,29 @@ def test_with_fewest_samples_rules_may_be_learned_for_longer(
     longer = {**options, "few": {"num_trajectories": 3}}
     workshop, learned = Workshop(tmp_path, torch.device("cpu")), []
 
-    def learn(*_: object, num_samples: int, num_trajectories: int, **__: object) -> None:
-        learned.append((num_samples, num_trajectories))
+    def learn(*given: object, num_trajectories: int, **__: object) -> None:
+        learned.append(([vars(kind) for kind in given[2]], num_trajectories))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stepsize_learned, "learn_rule", learn)
+    monkeypatch.setattr(stepsize_learned, "learn_rules", learn)
     data, test = stepsize_learned.samples(options, workshop)
-    for part in stepsize_learned.parts(longer, data):
-        if part.name == "TbT":
-            with pytest.raises(KeyboardInterrupt):
-                stepsize_learned.finish(part, longer, data, test, workshop)
+    wanted = stepsize_learned.parts(longer, data)
+    groups = stepsize_learned.together(wanted, longer)
+    assert [len(group) for group in groups] == [4, 1, 1, 4, 1, 1]
+    assert sorted(str(part) for group in groups for part in group) == sorted(map(str, wanted))
+    for group in (group for group in groups if len(group) > 1):
+        with pytest.raises(KeyboardInterrupt):
+            stepsize_learned.finish(group, longer, data, test, workshop)
+        for part in group:
             same = _place(part, options, workshop) == _place(part, longer, workshop)
             assert same == (part.case[0] == 60)  # elsewhere nothing has changed
-    assert learned == [(30, 3), (30, 3), (60, 1), (60, 1)]
+    kinds = [(noise, name) for noise in (0.0, 0.2) for name in ("training", "validation")]
+    assert learned == [
+        ([{"objective": o, "num_samples": n, "label_noise": noise} for noise, o in kinds], count)
+        for n, count in ((30, 3), (60, 1))
+    ]
+    # All are learned side by side where nothing tells them apart.
+    assert [len(g) for g in stepsize_learned.together(wanted, options)] == [8, 1, 1, 1, 1]
 
 
 def test_numbers_from_known_courses() -> None:

@@ -285,7 +285,16 @@ def test_what_was_measured_of_a_cast_is_kept_where_parts_are(
 
 @pytest.mark.parametrize(
     "name",
-    ["papyan-kronecker", "wu-autocorrelation", "wu-full-hessian", "wu-output-space", "wu-overlap"],
+    [
+        "papyan-attribution",
+        "papyan-kronecker",
+        "papyan-layers",
+        "papyan-spectra",
+        "wu-autocorrelation",
+        "wu-full-hessian",
+        "wu-output-space",
+        "wu-overlap",
+    ],
 )
 def test_what_is_kept_of_a_cast_needs_no_network(
     name: str,
