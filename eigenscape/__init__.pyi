@@ -35,6 +35,7 @@ from eigenscape.analyses import plan_analysis as plan_analysis
 from eigenscape.analyses import point as point
 from eigenscape.analyses import power_tail as power_tail
 from eigenscape.analyses import separation as separation
+from eigenscape.analyses import spectral_distance as spectral_distance
 from eigenscape.analyses import squared_block_norms as squared_block_norms
 from eigenscape.analyses import stripes as stripes
 from eigenscape.knockout import projection_knockout as projection_knockout

@@ -8,6 +8,13 @@ Two things can disappear. The *mass* of the outliers is what they have above the
 λ_{k+1}: Σ_{i≤k} (λ_i − λ_{k+1}). The *gap* is λ_k − λ_{k+1}; what is left of it is the widest of
 the first k gaps, since knocking out one outlier of k moves the gap and closes nothing. The null
 value is what the same knockout does with QBQᵀ, which has B's spectrum and none of its directions.
+
+A projection makes no outliers: its eigenvalues interlace with those of A. A subtraction makes up to
+one for each eigenvector of B, of the other sign than its eigenvalue. So after it more gaps count,
+one for each λ'_i > λ_{k+1}. By Weyl's inequality these are at most k and the rank of B, or with
+signs k and the number of its eigenvalues below zero; by products, r stands for the rank. Among
+magnitudes a gap is one between eigenvalues of one sign: new outliers of the other sign would lie in
+it and hide it. An eigenvalue of the other sign ends a gap only if it is none, at most λ_{k+1}.
 """
 
 import math
@@ -37,6 +44,8 @@ from eigenscape.records import Columns, Record, Status
 WHICH = ("magnitude", "largest")
 # Entries that are transformed at once: complex, in float64, they take 16 bytes each.
 _AT_ONCE = 2**26
+# Products are as good as these many roundings of their size; `eigsh` has the same.
+_ROUNDINGS = 64
 _Matrix = Tensor | LinearOperator  # known by its entries, or by its products
 
 
@@ -48,7 +57,7 @@ class Attribution(Record):
 
     Attributes:
         before: λ_1 to λ_{k+1} with their signs (k+1,).
-        subtracted: The same of A − B.
+        subtracted: The same of A − B. Its gap may lie further down, among new outliers.
         projected: The same with the leading eigenvectors of B projected out of A.
         residuals: ‖Av − λv‖ of these three (3, k+1), in this order. For dense matrices, of which no
             vectors are computed, nε·max |λ|, which bounds the rounding.
@@ -106,15 +115,18 @@ def attribution(
     one of the subtraction.
 
     Two `Dense` operators are decomposed exactly. Otherwise it is one `eigsh` of k + 1 pairs for A,
-    one of r for B, and two for the knockouts and for each draw; after a knockout these look for the
-    edge of a bulk, which takes the most products.
+    one of r for B, and two for the knockouts and for each draw: of k + r + 1 pairs after a
+    subtraction (k + 1 for "largest" and a B without eigenvalues below zero) and of k + 1 after a
+    projection. These look for the edge of a bulk, which takes the most products.
 
     Args:
         operator: A, symmetric.
         cause: B, symmetric, of the same size.
         num_outliers: k, less than n.
         rank: Eigenvectors of B to project out, those of largest magnitude; k by default. Those of
-            eigenvalue zero are never among them.
+            eigenvalue zero, to the rounding of B's dtype, are never among them. By products,
+            A − B is searched for as many new outliers, so give no fewer than B has outliers: with
+            too few of them `gap_subtracted` is too high.
         which: "magnitude" to count outliers of either sign, so that a cause that was too large
             shows as a new outlier below; "largest" for those above only.
         num_draws: Random causes for the null value; 0 for none.
@@ -152,20 +164,21 @@ def attribution(
     # Dense matrices are taken as they are: the algebra of operators would multiply identities.
     A, B = (M.to_dense().double() if exact else M for M in (operator, cause))
     before = spectra.top(A, k + 1, which)
-    if not float(_sizes(before, which)[k - 1] - _sizes(before, which)[k]) > 0.0:
+    old = _sizes(before.values, which)
+    if not float(old[k - 1] - old[k]) > 0.0:
         raise InvalidArgumentError(
             f"`attribution(num_outliers={k})` needs a gap after eigenvalue {k}; there is none. See "
             "`outliers(eigsh(A, num_pairs=...))` for where the gaps are."
         )
-    span = spectra.leading_vectors(B, r)
+    causes, span = spectra.leading(B, r, torch.finfo(cause.dtype).eps)
+    new = len(causes) if which == "magnitude" else int((causes < 0.0).sum())
 
     def knocked(B: _Matrix, V: Tensor) -> tuple[_Top, _Top]:
-        both = _subtracted(A, B), _projected(A, V)
-        return spectra.top(both[0], k + 1, which), spectra.top(both[1], k + 1, which)
+        subtracted = spectra.top(_subtracted(A, B), min(k + new + 1, n), which)
+        return subtracted, spectra.top(_projected(A, V), k + 1, which)
 
     def scores(after: tuple[_Top, _Top]) -> list[float]:
-        old = _sizes(before, which)
-        return [share for top in after for share in _shares(old, _sizes(top, which))]
+        return [share for top in after for share in _shares(old, top.values, which)]
 
     after = knocked(B, span)
     null = []
@@ -178,9 +191,9 @@ def attribution(
         num_products=sum(pairs.num_products for pairs in spectra.runs),
         seed=seed,
         before=before.values,
-        subtracted=after[0].values,
+        subtracted=after[0].values[: k + 1],
         projected=after[1].values,
-        residuals=torch.stack([top.residuals for top in (before, *after)]),
+        residuals=torch.stack([top.residuals[: k + 1] for top in (before, *after)]),
         mass_subtracted=mass_subtracted,
         gap_subtracted=gap_subtracted,
         mass_projected=mass_projected,
@@ -216,16 +229,35 @@ class _Top:
     residuals: Tensor
 
 
-def _sizes(top: _Top, which: str) -> Tensor:
-    return top.values.abs() if which == "magnitude" else top.values
+def _sizes(values: Tensor, which: str) -> Tensor:
+    return values.abs() if which == "magnitude" else values
 
 
-def _shares(old: Tensor, new: Tensor) -> tuple[float, float]:
-    """Return the shares of mass and gap that are gone; both spectra descend."""
-    edge = old[-1]
-    mass = (new[:-1] - edge).clamp_min(0.0).sum() / (old[:-1] - edge).sum()
-    gap = (new[:-1] - new[1:]).max() / (old[-2] - edge)
+def _shares(old: Tensor, values: Tensor, which: str) -> tuple[float, float]:
+    """Return the shares of mass and gap that are gone.
+
+    Args:
+        old: λ_1 to λ_{k+1}.
+        values: λ'_1 to λ'_{k+1} or further, with their signs.
+        which: What they are ordered by.
+    """
+    k, edge, new = len(old) - 1, old[-1], _sizes(values, which)
+    mass = (new[:k] - edge).clamp_min(0.0).sum() / (old[:k] - edge).sum()
+    num_gaps = max(k, int((new[:-1] > edge).sum()))
+    gap = _widest_gap(values[: num_gaps + 1], edge, which) / (old[k - 1] - edge)
     return float((1.0 - mass).clamp(0.0, 1.0)), float((1.0 - gap).clamp(0.0, 1.0))
+
+
+def _widest_gap(values: Tensor, edge: Tensor, which: str) -> Tensor:
+    """Return the widest gap between successive values, or between successive ones of one sign."""
+    if which == "largest":
+        return -values.diff().min()
+    widest = []
+    for side in (values, -values):
+        # The last value is as far down as gaps are looked for.
+        floor = (-side).max().minimum(edge).maximum(values[-1].abs())
+        widest.append(-side.clamp_min(floor).sort(descending=True).values.diff().min())
+    return torch.stack(widest).max()
 
 
 def _subtracted(A: _Matrix, B: _Matrix) -> _Matrix:
@@ -269,19 +301,18 @@ class _Spectra:
         pairs = self._run(matrix, count, which)
         return _Top(pairs.values, pairs.residuals)
 
-    def leading_vectors(self, matrix: _Matrix, count: int) -> Tensor:
-        """Return eigenvectors of largest magnitude whose eigenvalues are not zero to rounding."""
+    def leading(self, matrix: _Matrix, count: int, eps: float) -> tuple[Tensor, Tensor]:
+        """Return all eigenvalues at hand that are not zero to rounding, and leading vectors."""
         if isinstance(matrix, Tensor):
             values, vectors = eigh(_symmetric(matrix))
-            order = _order(values, "magnitude")[:count]
+            order = _order(values, "magnitude")
             values, vectors = values[order], vectors[:, order]
         else:
             pairs = self._run(matrix, count, "magnitude")
             values, vectors = pairs.values, pairs.vectors
-        sizes = values.abs()
-        floor = len(vectors) * torch.finfo(vectors.dtype).eps * sizes.max()
-        kept: Tensor = vectors[:, (sizes > floor).to(vectors.device)]
-        return kept
+        rounding = _rounding(len(vectors), eps, exact=isinstance(matrix, Tensor))
+        kept = values.abs() > rounding * values.abs().max()
+        return values[kept], vectors[:, kept.to(vectors.device)][:, :count]
 
     def _run(self, matrix: LinearOperator, count: int, which: str) -> EigenPairs:
         found = eigsh(
@@ -303,6 +334,14 @@ class _Spectra:
             words = f"{len(failed)} of {len(self.runs)} spectra not converged"
             return Status(False, f"{words}: {failed[0].status}")
         return Status(True, f"{len(self.runs)} spectra converged.")
+
+
+def _rounding(n: int, eps: float, *, exact: bool) -> float:
+    """Return which share of the largest an eigenvalue may have that is zero but for rounding."""
+    if exact:  # of the decomposition in float64, or of the entries before it
+        return max(n * torch.finfo(torch.float64).eps, math.sqrt(n) * eps)
+    # Of products. With n in it, float32 would have no directions from eight million parameters on.
+    return _ROUNDINGS * eps
 
 
 def _symmetric(matrix: Tensor) -> Tensor:
@@ -330,6 +369,8 @@ def _rotation(operator: LinearOperator, seed: int, draw: int) -> Callable[[Tenso
         return Y.to(X.dtype)
 
     def apply(X: Tensor, transposed: bool) -> Tensor:
+        if X.shape[1] == 0:  # of a cause that is zero: a transform needs a column
+            return X
         pieces = X.split(max(1, _AT_ONCE // len(X)), 1)
         return torch.cat([few(piece, transposed) for piece in pieces], 1)
 

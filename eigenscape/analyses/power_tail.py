@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eigenscape.errors import (
     InvalidArgumentError,
+    NonFiniteError,
     ShapeError,
     WrongTypeError,
     require_choice,
@@ -123,6 +124,7 @@ def power_tail(
     Raises:
         WrongTypeError: If it is neither eigenvalues nor a density.
         ShapeError: If the eigenvalues are not (n,).
+        NonFiniteError: If one of them is NaN or infinite.
         InvalidArgumentError: If the range is empty, or fewer than three points have eigenvalues.
 
     Examples:
@@ -190,6 +192,13 @@ def _atoms(spectrum: Tensor | SpectralDensity, scale: str) -> tuple[Tensor, Tens
             f"`power_tail(spectrum)` needs eigenvalues (n,); got {tuple(spectrum.shape)}."
         )
     values = spectrum.detach().cpu().double()
+    lost = int((~values.isfinite()).sum())
+    if lost:
+        raise NonFiniteError(
+            f"`power_tail(spectrum)` needs finite eigenvalues; {lost} of {len(values)} are NaN or "
+            "infinite. See where they come from: a tail fitted to the others would be no tail of "
+            "this spectrum."
+        )
     return values, torch.full_like(values, 1.0 / values.numel()), None
 
 

@@ -16,6 +16,8 @@ from eigenscape.errors import (
     InvalidArgumentError,
     NonFiniteError,
     ShapeError,
+    WrongTypeError,
+    near_matches,
 )
 from eigenscape.records import Columns, Record, Status
 
@@ -77,7 +79,7 @@ def separation(
 
     Args:
         features: By layer, in order of depth, (n, d) or (n, ...), which is flattened.
-        labels: Class numbers (n,). Classes that do not occur do not count.
+        labels: Class numbers (n,), from 0 on. Classes that do not occur do not count.
         held_out: Features and labels of other samples, for the accuracies; by default they are
             those of the fitted samples.
 
@@ -85,11 +87,12 @@ def separation(
         Eigenvalues, ratios and accuracies of every layer.
 
     Raises:
-        EmptySelectionError: If there is no layer.
+        WrongTypeError: If features are no mapping to tensors, or labels no tensor.
+        EmptySelectionError: If there is no layer, or no held-out sample.
         ShapeError: If features and labels do not fit.
         NonFiniteError: If a feature is NaN or infinite.
-        InvalidArgumentError: If there are fewer than two classes, or held-out layers or labels are
-            missing.
+        InvalidArgumentError: If a label is negative, there are fewer than two classes, or held-out
+            layers or labels are missing.
 
     Examples:
         Two classes with means ±1 on one axis and a spread of ½ on the other.
@@ -99,15 +102,17 @@ def separation(
         >>> found.ratios.round(decimals=6).tolist(), found.centre_accuracy.tolist()
         ([[4.0, 0.0]], [1.0])
     """
+    _require_mapping(features, "separation(features, labels)")
     if not features:
         raise EmptySelectionError("`separation(features, labels)` needs one layer or more; got 0.")
     classes, targets = _classes(labels)
+    others = None if held_out is None else _others(held_out, classes)
     rows = []
     for name, tensor in features.items():
         h = _matrix(tensor, len(targets), name)
         y = targets.to(h.device)
         means = _class_means(h, y, len(classes))
-        judged, truth = (h, y) if held_out is None else _others(held_out, name, h, classes)
+        judged, truth = (h, y) if others is None else _judged(*others, name, h)
         predictions = (torch.cdist(judged, means).argmin(1), _linear_prediction(h, y, judged))
         found = (
             _class_values(means, y),
@@ -135,14 +140,39 @@ def separation(
     )
 
 
-def _classes(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the classes that occur, and each sample's place among them."""
+def _require_mapping(features: object, call: str) -> None:
+    if not isinstance(features, Mapping):
+        raise WrongTypeError(
+            f"`{call}` needs features as a mapping from layers to tensors; got "
+            f"{type(features).__name__}. Name the layer: {{'fc1': features}}."
+        )
+
+
+def _numbers(labels: Tensor, call: str) -> Tensor:
+    """Check class numbers, and return them on the host."""
+    if not isinstance(labels, Tensor):
+        raise WrongTypeError(
+            f"`{call}` needs labels as a tensor of class numbers (n,); got "
+            f"{type(labels).__name__}. Give `torch.as_tensor(labels)`."
+        )
     if labels.ndim != 1 or labels.dtype.is_floating_point or labels.dtype.is_complex:
         raise ShapeError(
-            "`separation(labels=...)` needs class numbers (n,) as integers; got "
-            f"{tuple(labels.shape)} {labels.dtype}."
+            f"`{call}` needs class numbers (n,) as integers; got {tuple(labels.shape)} "
+            f"{labels.dtype}."
         )
-    classes, targets = labels.cpu().unique(return_inverse=True)
+    numbers = labels.cpu().long()
+    if bool((numbers < 0).any()):
+        raise InvalidArgumentError(
+            f"`{call}` needs class numbers from 0 on; got {int(numbers.min())}. Leave samples "
+            "without a class out."
+        )
+    return numbers
+
+
+def _classes(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the classes that occur, and each sample's place among them."""
+    numbers = _numbers(labels, "separation(labels=...)")
+    classes, targets = numbers.unique(return_inverse=True)
     if len(classes) < 2:
         raise InvalidArgumentError(
             f"`separation(labels=...)` needs two classes or more; got {len(classes)}."
@@ -151,6 +181,11 @@ def _classes(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _matrix(tensor: Tensor, n: int, name: str) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise WrongTypeError(
+            f"`separation(features, labels)` needs a tensor of features of '{name}'; got "
+            f"{type(tensor).__name__}. Give `torch.as_tensor(...)` of it."
+        )
     if tensor.ndim < 2 or len(tensor) != n or tensor[0].numel() == 0:
         raise ShapeError(
             f"`separation(features, labels)` needs features ({n}, d) of '{name}', one row a label; "
@@ -166,22 +201,42 @@ def _matrix(tensor: Tensor, n: int, name: str) -> Tensor:
 
 
 def _others(
-    held_out: tuple[Mapping[str, Tensor], Tensor], name: str, h: Tensor, classes: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return a layer's held-out features and their classes' places."""
+    held_out: tuple[Mapping[str, Tensor], Tensor], classes: Tensor
+) -> tuple[Mapping[str, Tensor], Tensor]:
+    """Return held-out features by layer, and their classes' places."""
+    call = "separation(held_out=(features, labels))"
+    if not isinstance(held_out, tuple | list) or len(held_out) != 2:
+        kind = type(held_out).__name__
+        raise WrongTypeError(f"`{call}` needs a pair; got {kind}. Give features and labels.")
     features, labels = held_out
-    if name not in features or not bool(torch.isin(labels.cpu(), classes).all()):
+    _require_mapping(features, call)
+    numbers = _numbers(labels, call)
+    if len(numbers) == 0:
+        raise EmptySelectionError(f"`{call}` needs one sample or more; got 0. Give None for none.")
+    if not bool(torch.isin(numbers, classes).all()):
         raise InvalidArgumentError(
-            "`separation(held_out=(features, labels))` needs the layers and none but the classes "
-            f"that were fitted; '{name}' or a class is missing."
+            f"`{call}` needs none but the classes that were fitted; got samples of a class that is "
+            "missing there."
         )
-    other = _matrix(features[name], len(labels), name).to(h.device)
+    return features, torch.searchsorted(classes, numbers)
+
+
+def _judged(
+    features: Mapping[str, Tensor], places: Tensor, name: str, h: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return a layer's held-out features and their classes' places, where the fitted ones are."""
+    if name not in features:
+        raise InvalidArgumentError(
+            "`separation(held_out=(features, labels))` needs the layers that were fitted; "
+            f"'{name}' is missing. {near_matches(name, map(str, features))}"
+        )
+    other = _matrix(features[name], len(places), name).to(h.device)
     if other.shape[1] != h.shape[1]:
         raise ShapeError(
             f"`separation(held_out=...)` needs {h.shape[1]} features of '{name}'; got "
             f"{other.shape[1]}."
         )
-    return other, torch.searchsorted(classes, labels.cpu()).to(h.device)
+    return other, places.to(h.device)
 
 
 def _class_means(h: Tensor, targets: Tensor, C: int) -> Tensor:

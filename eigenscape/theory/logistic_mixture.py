@@ -113,7 +113,7 @@ def fisher_levels(
     Args:
         num_inputs: D.
         num_classes: C, from 2 to D.
-        signal: t, above 0.
+        signal: t, above 0; at most 10 where α is not given.
         error: α, above 0 and at most 1 − 1/C; by default `mixture_uncertainty`, that of the best
             model.
 
@@ -159,7 +159,7 @@ def expected_fisher(
     Args:
         num_inputs: D.
         num_classes: C, from 2 to D.
-        signal: t, above 0.
+        signal: As for `fisher_levels`.
         error: As for `fisher_levels`.
 
     Returns:
@@ -213,6 +213,7 @@ def optimal_fisher_levels(num_inputs: int, num_classes: int, signal: float) -> F
         True
     """
     D, C, t = _sizes(num_inputs, num_classes, signal, "optimal_fisher_levels")
+    _require_integrable(t, "optimal_fisher_levels")
     alpha = mixture_uncertainty(C, t)
     parts = _optimal_parts(C, t)
     parts += [("bulk", alpha / (C - 1), (D - C) * (C - 1)), ("zero", 0.0, D)]
@@ -250,6 +251,7 @@ def mixture_uncertainty(num_classes: int, signal: float) -> float:
         0.5
     """
     _, C, t = _sizes(None, num_classes, signal, "mixture_uncertainty")
+    _require_integrable(t, "mixture_uncertainty")
     # The wrong classes' share is integrated itself: 1 − E[p_c] would lose its digits for large t.
     return (C - 1) * _moments(C, t)(None, None, 0, 1)
 
@@ -278,6 +280,7 @@ def mixture_error(num_classes: int, signal: float) -> float:
         True
     """
     _, C, t = _sizes(None, num_classes, signal, "mixture_error")
+    _require_integrable(t, "mixture_error")
     g = torch.arange(-2 * _TAIL, 2 * _TAIL, 0.0625, dtype=torch.float64)
     weights = torch.exp(-0.5 * g.square()) / math.sqrt(2.0 * math.pi) * 0.0625
     below = torch.special.log_ndtr(g + t)
@@ -339,14 +342,18 @@ def _sizes(
     D = C
     if num_inputs is not None:
         D = require_count(num_inputs, f"{call}(num_inputs=...)", at_least=C)
-    t = require_positive(signal, f"{call}(signal=...)")
+    return D, C, require_positive(signal, f"{call}(signal=...)")
+
+
+def _require_integrable(t: float, call: str, hint: str = "") -> None:
+    """Refuse a signal beyond what the integrals were made for; closed forms have no limit."""
     if t > _MOST_SIGNAL:
-        raise InvalidArgumentError(f"`{call}(signal=...)` must be at most 10; got {t:g}.")
-    return D, C, t
+        raise InvalidArgumentError(f"`{call}(signal=...)` must be at most 10; got {t:g}.{hint}")
 
 
 def _error(error: float | None, C: int, t: float, call: str) -> float:
     if error is None:
+        _require_integrable(t, call, " For more give `error`, which is computed up to there.")
         return mixture_uncertainty(C, t)
     if isinstance(error, bool) or not isinstance(error, int | float):
         raise WrongTypeError(f"`{call}(error=...)` must be a number; got {type(error).__name__}.")

@@ -1,6 +1,7 @@
 """Outliers, their causes, and what random causes would have done."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.analyses import Attribution, attribution
-from eigenscape.analyses.attribution import _rotation
+from eigenscape.analyses.attribution import _rotation, _rounding
 from eigenscape.errors import (
     ConvergenceWarning,
     InvalidArgumentError,
@@ -17,8 +18,10 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.linear_operator import LinearOperator
-from eigenscape.operators import Dense
+from eigenscape.losses import CrossEntropy
+from eigenscape.operators import ClassGradients, Dense
 from eigenscape.records import pack, unpack
+from eigenscape.risk import EmpiricalRisk
 
 N, K = 90, 3
 STRENGTHS = torch.tensor([60.0, 20.0, 12.0], dtype=torch.float64)
@@ -31,6 +34,15 @@ def parts(seed: int = 0) -> tuple[Tensor, Tensor]:
     bulk = Z @ Z.T / (6 * N)
     V = torch.linalg.qr(torch.randn(N, K, generator=generator, dtype=torch.float64))[0]
     return bulk, V @ torch.diag(STRENGTHS) @ V.T
+
+
+def alike(signs: Tensor, n: int = 200, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return a bulk within ±1 and a cause whose outliers, of these signs, are 10 to 8."""
+    generator = torch.Generator().manual_seed(seed)
+    W = torch.randn(n, n, generator=generator)
+    V = torch.linalg.qr(torch.randn(n, len(signs), generator=generator))[0]
+    strengths = signs * torch.linspace(10.0, 8.0, len(signs))
+    return 0.35 * (W + W.T) / n**0.5, V @ torch.diag(strengths) @ V.T
 
 
 def dense(matrix: Tensor) -> Dense:
@@ -76,6 +88,108 @@ def test_scores_by_hand() -> None:
     assert found.gap_projected == pytest.approx(1.0 - 0.5 / 5)
     assert found.null.shape == (0, 4)
     assert "–" in str(found)
+
+
+def test_new_outliers_of_the_other_sign_do_not_hide_the_gap() -> None:
+    A = dense(torch.diag(torch.tensor([10.0, 9.0, 1.0, 0.5, 0.0, 0.0])))
+    B = dense(torch.diag(torch.tensor([0.0, 0.0, 0.0, 0.0, 10.0, 9.5])))
+    # After: 10, 9 | 1, 0.5 above and 10, 9.5 below. By magnitude 10, 10, 9.5, 9 | 1.
+    for which in ("magnitude", "largest"):
+        found = attribution(A, B, num_outliers=2, num_draws=0, which=which)
+        assert found.gap_subtracted == 0.0
+    # The record keeps the first k + 1.
+    assert attribution(A, B, num_outliers=2, num_draws=0).subtracted.abs().tolist() == [10, 10, 9.5]
+
+
+def test_a_bulk_of_the_other_sign_ends_a_gap() -> None:
+    A = dense(torch.diag(torch.tensor([10.0, 8.0, 1.0, -3.0])))
+    B = dense(torch.diag(torch.tensor([5.0, 3.0, 0.0, 0.0])))
+    # Before 10, 8 | 3, 1: gap 5. After 5, 5 | 3, 1: gap 2, where with signs it is 4 of 7.
+    found = attribution(A, B, num_outliers=2, num_draws=0)
+    assert found.gap_subtracted == pytest.approx(1.0 - 2 / 5)
+    found = attribution(A, B, num_outliers=2, num_draws=0, which="largest")
+    assert found.gap_subtracted == pytest.approx(1.0 - 4 / 7)
+
+
+@pytest.mark.parametrize("hide", [dense, unseen], ids=["dense", "products"])
+@pytest.mark.parametrize("minus", [0, 4, 10])
+def test_the_gap_tells_a_cause_from_a_random_matrix(
+    hide: Callable[[Tensor], LinearOperator], minus: int
+) -> None:
+    """Ten outliers alike in size: nothing but the gap to the bulk is wide."""
+    signs = torch.ones(10)
+    signs[:minus] = -1.0
+    bulk, cause = alike(signs)
+    found = attribution(hide(bulk + cause), hide(cause), num_outliers=10, tolerance=1e-4)
+    assert min(scores(found)) > 0.98
+    # A random projection of rank 10 takes about 10/200 of each of them, of the smallest more; and
+    # new outliers push old ones of the same sign.
+    assert float(found.null.max()) < 0.2
+    if minus == 0:  # what stays is above, and so it is with signs
+        found = attribution(hide(bulk + cause), hide(cause), num_outliers=10, which="largest")
+        assert min(scores(found)) > 0.98
+        assert float(found.null.max()) < 0.15
+
+
+@pytest.mark.parametrize("which", ["magnitude", "largest"])
+def test_a_cause_with_the_wrong_sign_adds_outliers_to_the_old_ones(which: str) -> None:
+    A = dense(torch.diag(torch.tensor([10.0, 9.0, 1.0, 0.5, 0.0, 0.0])))
+    B = dense(torch.diag(torch.tensor([0.0, 0.0, 0.0, 0.0, -9.8, -9.5])))
+    # After 10, 9.8, 9.5, 9 | 1: the first two gaps are 0.2 and 0.3, the fourth is 8.
+    found = attribution(A, B, num_outliers=2, num_draws=0, which=which)
+    assert found.gap_subtracted == 0.0
+    assert found.mass_subtracted == 0.0
+
+
+def test_a_cause_of_many_directions_fills_no_gap_of_the_other_sign() -> None:
+    bulk, cause = alike(torch.ones(10))
+    more = torch.linspace(12.0, 1.5, 60)  # all over the gap
+    V = torch.linalg.qr(torch.randn(200, 60))[0]
+    A, B = bulk + cause, V @ torch.diag(more) @ V.T
+    found = attribution(dense(A), dense(B), num_outliers=10)
+    assert float(found.null[0, 1]) < 0.35  # as much as a perturbation of that size moves
+    # By products only k + r + 1 of A − B are known: more where `rank` says so.
+    few, many = (attribution(unseen(A), unseen(B), num_outliers=10, rank=r) for r in (10, 60))
+    assert float(few.null[0, 1]) > 0.8
+    assert float(many.null[0, 1]) == pytest.approx(float(found.null[0, 1]), abs=1e-3)
+
+
+def test_rounding_makes_no_directions() -> None:
+    bulk, cause = parts()
+    rounded = cause.float()  # of rank 3 but for rounding
+    found = attribution(
+        dense((bulk + cause).float()), dense(rounded), num_outliers=K, rank=20, num_draws=0
+    )
+    assert found.rank == K
+    # Products of a large network in float32 still have directions.
+    assert _rounding(10**7, torch.finfo(torch.float32).eps, exact=False) < 1e-5
+
+
+@pytest.mark.parametrize("hide", [dense, unseen], ids=["dense", "products"])
+@pytest.mark.parametrize("which", ["magnitude", "largest"])
+def test_a_cause_of_zero_takes_nothing(
+    hide: Callable[[Tensor], LinearOperator], which: str
+) -> None:
+    bulk, cause = parts()
+    found = attribution(
+        hide(bulk + cause), hide(torch.zeros(N, N)), num_outliers=K, which=which, num_draws=2
+    )
+    assert found.rank == 0
+    assert max(scores(found)) < 1e-6
+    assert float(found.null.max()) < 1e-6
+
+
+def test_two_classes_have_no_cross_part_to_blame() -> None:
+    x, y = torch.randn(40, 3), torch.arange(40) % 2
+    risk = EmpiricalRisk(torch.nn.Linear(3, 2), CrossEntropy(), (x + 2.0 * y[:, None], y))
+    gradients = ClassGradients(risk)
+    G, cross = gradients.total, gradients.part("cross")
+    assert float(cross.to_dense().norm()) == 0.0
+    for A, B in ((G, cross), (dense(G.to_dense()), dense(cross.to_dense()))):
+        found = attribution(A, B, num_outliers=1)
+        assert found.rank == 0
+        assert max(scores(found)) < 1e-6
+        assert float(found.null.max()) < 1e-6
 
 
 def test_one_direction_of_three_moves_the_gap_and_does_not_close_it() -> None:
@@ -131,7 +245,7 @@ def test_too_few_products_are_a_status() -> None:
             unseen(cause),
             num_outliers=K,
             tolerance=1e-12,
-            max_products=14,
+            max_products=17,  # seven pairs of A − B, with their certificates, take 15
             num_draws=0,
         )
     assert not found.status

@@ -10,6 +10,7 @@ from torch import Tensor
 from eigenscape.analyses import PowerTail, power_tail
 from eigenscape.errors import (
     InvalidArgumentError,
+    NonFiniteError,
     ShapeError,
     UnknownNameError,
     WrongTypeError,
@@ -119,5 +120,8 @@ def test_refusals() -> None:
         power_tail(words, low=1.0, high=2.0)
     with pytest.raises(ShapeError, match="eigenvalues"):
         power_tail(torch.eye(3), low=1.0, high=2.0)
+    for lost in (torch.nan, torch.inf, -torch.inf):
+        with pytest.raises(NonFiniteError, match="1 of 101 are NaN or infinite"):
+            power_tail(torch.cat([values, torch.tensor([lost])]), low=1.0, high=5.0)
     with pytest.raises(UnknownNameError, match="scale"):
         power_tail(values, low=1.0, high=2.0, scale="cubic")

@@ -1,6 +1,7 @@
 """Eigenvalues of class means and accuracies, against definitions and cases made by hand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from eigenscape.errors import (
     InvalidArgumentError,
     NonFiniteError,
     ShapeError,
+    WrongTypeError,
 )
 from eigenscape.records import pack, unpack
 
@@ -124,3 +126,46 @@ def test_refusals() -> None:
         separation({"a": h}, labels, held_out=({"a": h}, labels + 9))
     with pytest.raises(ShapeError, match="needs 9 features"):
         separation({"a": h}, labels, held_out=({"a": h[:, :4]}, labels))
+
+
+def test_refusals_of_other_kinds() -> None:
+    h, labels = clouds(1.0)
+    numbers: Any = labels.tolist()
+    bare: Any = h
+    rows: Any = {"a": h.tolist()}
+    with pytest.raises(WrongTypeError, match=r"got list. Give `torch.as_tensor\(labels\)`"):
+        separation({"a": h}, numbers)
+    with pytest.raises(WrongTypeError, match="mapping from layers to tensors; got Tensor"):
+        separation(bare, labels)
+    with pytest.raises(WrongTypeError, match="of 'a'; got list"):
+        separation(rows, labels)
+    ignored = labels.clone()
+    ignored[3] = -100
+    with pytest.raises(InvalidArgumentError, match=r"from 0 on; got -100\. Leave"):
+        separation({"a": h}, ignored)
+
+
+def test_refusals_of_held_out_samples() -> None:
+    h, labels = clouds(1.0)
+    none: Any = ()
+    for held_out, error, words in (
+        (none, WrongTypeError, "needs a pair; got tuple"),
+        (({"a": h[:0]}, labels[:0]), EmptySelectionError, "one sample or more; got 0"),
+        ((h, labels), WrongTypeError, "mapping"),
+        (({"a": h}, labels.tolist()), WrongTypeError, "as_tensor"),
+        (({"a": h}, labels.double()), ShapeError, "integers"),
+        (({"a": h}, labels - 1), InvalidArgumentError, "from 0 on; got -1"),
+        (({"aa": h}, labels), InvalidArgumentError, "'a' is missing. Nearest: 'aa'"),
+        (({"a": h[:-1]}, labels), ShapeError, "of 'a'"),
+    ):
+        with pytest.raises(error, match=words):
+            separation({"a": h}, labels, held_out=held_out)
+
+
+def test_labels_of_any_kind_of_integer_are_the_same_classes() -> None:
+    h, labels = clouds(3.0, C=2)
+    wanted = separation({"a": h}, labels, held_out=({"a": h}, labels)).centre_accuracy
+    for dtype in (torch.uint8, torch.int32, torch.bool):
+        other = labels.to(dtype)
+        found = separation({"a": h}, other, held_out=({"a": h}, other))
+        assert torch.equal(found.centre_accuracy, wanted)

@@ -54,7 +54,14 @@ def levels_match(levels: FisherLevels, G: Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("D", "C", "t", "error"),
-    [(5, 2, 1.5, 0.3), (6, 3, 1.0, 0.6), (7, 4, 2.0, 0.1), (12, 10, 3.0, 0.4), (4, 4, 0.7, 0.75)],
+    [
+        (5, 2, 1.5, 0.3),
+        (6, 3, 1.0, 0.6),
+        (7, 4, 2.0, 0.1),
+        (12, 10, 3.0, 0.4),
+        (4, 4, 0.7, 0.75),
+        (6, 3, 40.0, 0.2),  # with α given there is no integral, and t has no limit
+    ],
 )
 def test_the_theorem_is_the_spectrum_of_the_lemma(D: int, C: int, t: float, error: float) -> None:
     levels = fisher_levels(D, C, t, error=error)
@@ -194,8 +201,14 @@ def test_refusals() -> None:
         fisher_levels(5, 2, 1.0, error=0.6)
     with pytest.raises(EigenscapeError, match="must be a number"):
         expected_fisher(5, 2, 1.0, error=True)
+    for limited in (mixture_error, mixture_uncertainty):
+        with pytest.raises(InvalidArgumentError, match="at most 10"):
+            limited(3, 11.0)
     with pytest.raises(InvalidArgumentError, match="at most 10"):
-        mixture_error(3, 11.0)
+        optimal_fisher_levels(5, 3, 11.0)
+    for form in (fisher_levels, expected_fisher):
+        with pytest.raises(InvalidArgumentError, match=f"`{form.__name__}.* For more give `error`"):
+            form(5, 3, 11.0)
     with pytest.raises(UnknownNameError, match="outliers/bulk"):
         fisher_levels(5, 2, 1.0).ratio("bulk")
     with pytest.raises(InvalidArgumentError, match="3 classes or more"):
