@@ -50,6 +50,7 @@ KEPT_BY_CAST = {
     "papyan-kronecker": ("kronecker", False),
     "papyan-layers": ("layers", False),
     "papyan-spectra": ("spectra", False),
+    "wu-2020-layers": ("autocorrelation", False),
     "wu-autocorrelation": ("autocorrelation", False),
     "wu-full-hessian": ("full-hessian", False),
     "wu-output-space": ("output-space", False),

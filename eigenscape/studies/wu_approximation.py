@@ -4,16 +4,29 @@ E[M] ⊗ E[xxᵀ] beside what bounds it: its own eigenvectors with the best eige
 nearest of all Kronecker products.
 """
 
+from collections.abc import Sequence
+from statistics import fmean
+
 from eigenscape.analyses import KroneckerFit, kronecker_fit
 from eigenscape.report import Axis, Line, Panel, Picture, Points
 from eigenscape.studies import wu_casts as casts
 from eigenscape.studies._draw import curve, indices, rounded
 from eigenscape.studies._tables import sheet
+from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.portrait import matrix_layers
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Workshop
 
+_NORMS = {
+    "spectral": "‖H − E[M] ⊗ E[xxᵀ]‖/‖H‖",
+    "frobenius": "‖H − E[M] ⊗ E[xxᵀ]‖_F/‖H‖_F",
+}
+_SMALL = 0.5
+_WHY = {
+    "spectral": "Below what leaving half of the top direction out would cost.",
+    "frobenius": "A quarter of the squared norm at most is missed.",
+}
 _CLAIMS = (
     Claim(
         "wu.fig2.eigenvalue",
@@ -42,23 +55,57 @@ _CLAIMS = (
         high=0.0,
         why="“Worse” is a negative difference.",
     ),
-    Claim(
-        "wu.eq7.spectral-error",
-        "(7), decoupling conjecture",
-        "‖H − E[M] ⊗ E[xxᵀ]‖/‖H‖, mean over the layers of the first network",
-        "small; no number is given",
-        high=0.5,
-        why="Below what leaving half of the top direction out would cost.",
+    *(
+        Claim(
+            f"wu.fig29.batchnorm.{norm}-error",
+            "Fig. 29, App. F.4",
+            f"{words}, with BatchNorm less without, mean over layers behind BatchNorm",
+            "worse with BatchNorm",
+            low=0.0,
+            why="“Worse” is a positive difference.",
+        )
+        for norm, words in _NORMS.items()
+    ),
+    *(
+        Claim(
+            f"wu.eq7.{norm}-error",
+            "(7), decoupling conjecture",
+            f"{words}, mean over the layers of the first network",
+            "small; no number is given",
+            high=_SMALL,
+            why=_WHY[norm],
+        )
+        for norm, words in _NORMS.items()
+    ),
+    *(
+        Claim(
+            f"wu.eq7.lenet5.{norm}-error",
+            "(7), decoupling conjecture",
+            f"{words}, mean over the layers of LeNet5",
+            "small; no number is given",
+            high=_SMALL,
+            why=_WHY[norm],
+            known="Figs 2 and 3 are about the top of the spectrum, whose vectors the product has: "
+            "overlaps of the top 9 are 0.74 to 0.89. Its λ₁ is 0.28 (conv1) to 1.32 (fc1) times "
+            "the true one. With the same vectors and the best eigenvalues the errors are 0.40 and "
+            "0.46 in Frobenius norm; the nearest of all Kronecker products has 0.23 and 0.28.",
+            scales=("paper",),
+        )
+        for norm, words in _NORMS.items()
     ),
 )
+
+# Networks, layer, approximation, both errors, λ₁ over the true one, overlap of the top c − 1.
+_Row = tuple[str, str, str, float, float, float, float]
+_ERRORS = {"spectral": 3, "frobenius": 4}
+_RATIO, _OVERLAP = 5, 6
 
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Fit every layer of the first network of each cast."""
     pictures: list[Picture] = []
-    rows, products = [], 0
-    fits: dict[str, list[KroneckerFit]] = {}
-    classes = 10
+    rows: list[_Row] = []
+    products, classes = 0, 10
     for cast in setting.casts:
         networks = workshop.networks(cast)
         classes = networks.data.num_classes or classes
@@ -67,7 +114,6 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         for layer in matrix_layers(risk):
             fit = kronecker_fit(risk, f"{layer}.weight", num_pairs=setting.options["num_pairs"])
             products += fit.num_products
-            fits.setdefault(cast.label, []).append(fit)
             values.append(_values(layer, fit))
             overlaps.append(_overlaps(layer, fit))
             rows += [
@@ -106,7 +152,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         f"overlap of top {classes - 1}",
     )
     table = sheet("fits", "Every layer and approximation", names, rows)
-    return Outcome(_measured(setting, fits, classes - 1), tuple(pictures), (table,), (), products)
+    return Outcome(measured_of(setting.casts, rows), tuple(pictures), (table,), (), products)
 
 
 _TINTS = ("gauss_newton", "residual", "fourth")
@@ -136,32 +182,43 @@ def _overlaps(layer: str, fit: KroneckerFit) -> Panel:
     return Panel(marks, Axis("k", whole=True), Axis("overlap with H", limits=(0, 1.02)), layer)
 
 
-def _measured(
-    setting: Setting, fits: dict[str, list[KroneckerFit]], place: int
-) -> dict[str, Measured]:
-    def overlap(fit: KroneckerFit) -> float:
-        kept = fit.approximations[0].overlaps
-        return float(kept[min(place, len(kept)) - 1])
+def measured_of(casts: Sequence[Cast], rows: Sequence[_Row]) -> dict[str, Measured]:
+    """Return the numbers for the claims, which are all in the table.
 
-    first = fits[setting.casts[0].label]
-    ratios = [float(f.approximations[0].values[0] / f.values[0]) for f in first]
-    errors = [f.approximations[0].spectral_error for f in first]
+    Args:
+        casts: The networks, the first one first.
+        rows: The table.
+
+    Returns:
+        A number for each claim that these networks can answer, by its id.
+    """
+
+    def column(cast: Cast, place: int) -> list[float]:
+        mine = [row for row in rows if row[0] == cast.label and row[2] == "kronecker"]
+        return [float(row[place]) for row in mine]
+
+    ratios = column(casts[0], _RATIO)
     found = {
         "wu.fig2.eigenvalue": Measured(max(ratios, key=lambda r: max(r, 1 / r))),
-        "wu.fig2.overlap": Measured(min(overlap(f) for f in first)),
-        "wu.eq7.spectral-error": Measured(sum(errors) / len(errors)),
+        "wu.fig2.overlap": Measured(min(column(casts[0], _OVERLAP))),
     }
-    plain = [cast for cast in setting.casts if not cast.model.endswith("-BN")]
-    normed = [cast for cast in setting.casts if cast.model.endswith("-BN")]
-    twins = [(p, n) for n in normed for p in plain if n.model == f"{p.model}-BN"]
+    for norm, place in _ERRORS.items():
+        found[f"wu.eq7.{norm}-error"] = Measured(fmean(column(casts[0], place)))
+    for cast in casts:
+        if cast.model == "LeNet5":
+            for norm, place in _ERRORS.items():
+                found[f"wu.eq7.lenet5.{norm}-error"] = Measured(fmean(column(cast, place)))
+    twins = [(p, n) for n in casts for p in casts if n.model == f"{p.model}-BN"]
     if twins:
-        # The first layer has no BatchNorm in front of it.
-        gaps = [
-            overlap(with_it) - overlap(without)
-            for p, n in twins
-            for without, with_it in zip(fits[p.label][1:], fits[n.label][1:], strict=True)
-        ]
-        found["wu.fig29.batchnorm.overlap"] = Measured(sum(gaps) / len(gaps))
+        errors = {f"{norm}-error": place for norm, place in _ERRORS.items()}
+        for name, place in (errors | {"overlap": _OVERLAP}).items():
+            # The first layer has no BatchNorm in front of it.
+            gaps = [
+                with_it - without
+                for p, n in twins
+                for without, with_it in zip(column(p, place)[1:], column(n, place)[1:], strict=True)
+            ]
+            found[f"wu.fig29.batchnorm.{name}"] = Measured(fmean(gaps))
     return found
 
 

@@ -54,7 +54,8 @@ _IDS = {
     ("cifar10", "common"): ("table8.cifar10-common", "table8.inner-common"),
 }
 # Shift and scale of pixels between 0 and 1. "common" are numbers that many scripts for CIFAR-10
-# have; the scale is not the standard deviation over all pixels, which is 0.247, 0.243, 0.262.
+# have; the scale is not the standard deviation over all pixels, which is 0.247, 0.243, 0.262, and
+# by which the cast of LeNet5-BN is standardised.
 _COMMON = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _SCALES = {"unit": ((0.0,), (1.0,)), "half": ((0.5,), (0.5,)), "common": _COMMON}
 

@@ -1,4 +1,8 @@
-"""Wu Figs 5, 9–11, 13: the overlap for other widths, other trainings and deeper networks."""
+"""Wu Figs 5, 9–11, 13: the overlap for other widths, other trainings and deeper networks.
+
+Figs 25 and 26 have more than overlaps: correspondences of eigenvectors of VGG11, as Wu-2020
+Figs 14–16. These are not drawn, here or in wu-correspondence.
+"""
 
 from functools import partial
 
@@ -76,15 +80,15 @@ WIDTHS = Study(
 DEEP = Study(
     name="wu-overlap-deep",
     paper="Wu",
-    where="Figs 10, 11, 13, 25, 26",
+    where="Figs 10, 11, 13, 25a, 26a",
     title="Do convolutions of deeper networks share their top eigenspaces?",
     settings={
         "laptop": Setting((casts.SMALL_CONV,), {"num_pairs": 60}),
         "paper": Setting(
             (casts.VGG, casts.RESNET),
             {"num_pairs": 100},
-            note="CIFAR-10 in place of CIFAR-100, and narrower networks with shorter training than "
-            "in the paper.",
+            note="CIFAR-10 alone, where the paper has CIFAR-100 too, and narrower networks with "
+            "shorter training than in the paper.",
             dtype=torch.float32,  # convolutions in float64 take ten times as long on a GPU
         ),
     },
@@ -101,7 +105,7 @@ DEEP = Study(
         ),
         Claim(
             "wu.fig10.theorem-f1.curve",
-            "Figs 13, 25, 26, App. F.3.3",
+            "Figs 13, 25a, 26a, App. F.3.3",
             "mean over k ≤ m of |predicted − measured| over the mean measured, mean over hidden "
             "layers",
             "delayed and early peaks can be predicted from E[M] and E[xxᵀ]",

@@ -28,7 +28,7 @@ THEORY = {
     "num_classes": 3,
     "num_samples": 512,
     "num_seeds": 2,
-    "decoupling": (12, 30),
+    "decoupling": (24, 60),
 }
 # Options of studies without networks of a cast.
 SMALL = {

@@ -107,3 +107,25 @@ def test_the_first_layer_is_left_out() -> None:
     first = (*row("net", "toy", "fc", alignment=0.1)[:5], True, 0.1, 4.0, 2.0)
     ours = _measured([first, row("net", "toy", "fc")])["wu.sec4.3.mean-direction.least"].ours
     assert ours == 0.9
+
+
+def test_convolutions_are_left_out_of_what_is_said_of_all_networks() -> None:
+    rows = [row("net", "toy", "conv", alignment=0.1, ratio=1.0), row("net", "toy", "fc")]
+    found = _measured(rows)
+    assert found["wu.sec4.3.mean-direction.least"].ours == 0.9
+    assert found["wu.sec4.3.mean-direction.mean"].ours == 0.9
+    assert found["wu.sec4.3.spectral-ratio.mean"].ours == 4.0
+    assert not any(".sec4.3." in name for name in _measured(rows[:1]))
+
+
+def test_a_layer_of_many_seeds_counts_once() -> None:
+    rows = [row("one", "toy", "fc", ratio=3.0)] * 5 + [row("two", "toy", "fc", ratio=9.0)]
+    assert _measured(rows)["wu.sec4.3.spectral-ratio.mean"].ours == pytest.approx(6.0)
+
+
+def test_behind_batchnorm_the_mean_direction_is_a_mean() -> None:
+    rows = [row("LeNet5-BN", "cifar10", "fc", alignment=value) for value in (0.0, 0.1, 0.5)]
+    found = _measured(rows)
+    ours = found["wu.table8.lenet5bn-cifar10-fc.mean-direction.mean"]
+    assert (ours.ours, ours.spread) == pytest.approx((0.2, np.std([0, 0.1, 0.5], ddof=1)))
+    assert not any(".sec4.3." in name for name in found)
