@@ -70,12 +70,13 @@ class Tail:
     total: Tensor
 
 
-def find_layer(risk: EmpiricalRisk, name: str) -> Layer:
+def find_layer(risk: EmpiricalRisk, name: str, call: str = "LayerHessian(risk, layer)") -> Layer:
     """Find a layer by its name, or by the name of one of its parameters.
 
     Args:
         risk: Its model must be an `nn.Module`.
         name: "fc1" for all of the layer's parameters, "fc1.weight" for one.
+        call: The user's call, for messages.
 
     Returns:
         The layer.
@@ -86,13 +87,11 @@ def find_layer(risk: EmpiricalRisk, name: str) -> Layer:
     """
     root = risk.module
     if not isinstance(name, str):
-        raise WrongTypeError(
-            f"`LayerHessian(risk, layer)` needs the name of a layer; got {type(name).__name__}."
-        )
+        raise WrongTypeError(f"`{call}` needs the name of a layer; got {type(name).__name__}.")
     if root is None:
         raise WrongTypeError(
-            "`LayerHessian(risk, layer)` needs an nn.Module; the model is a pure function. "
-            "Use `Hessian(risk)[block]` instead."
+            f"`{call}` needs an nn.Module; the model is a pure function. Use "
+            "`Hessian(risk)[block]` instead."
         )
     if name in risk.space:
         module_name = name.rpartition(".")[0]
@@ -104,7 +103,7 @@ def find_layer(risk: EmpiricalRisk, name: str) -> Layer:
     if module_name not in modules or not names:
         owners = dict.fromkeys(p.rpartition(".")[0] for p in risk.space.names)
         raise UnknownNameError(
-            f"`LayerHessian(risk, {name!r})`: no layer of that name with parameters of its own. "
+            f"`{call}` found no layer of that name with parameters of its own: {name!r}. "
             + near_matches(name, [*owners, *risk.space.names])
         )
     prefix = f"{module_name}." if module_name else ""

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.analyses._slopes import matrix_layer
 from eigenscape.batches import Batch
 from eigenscape.errors import TooLargeError, UnsupportedModelError, require_count
 from eigenscape.layers import Layer, capture_tail
 from eigenscape.losses import CrossEntropy
-from eigenscape.operators import labels_of
+from eigenscape.operators import labels_of, matrix_layers
 from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record, Status
 from eigenscape.risk import EmpiricalRisk
@@ -87,6 +86,7 @@ def backpropagated_errors(
         Both, sample by sample, in the order and dtype of the data, in host memory.
 
     Raises:
+        UnknownNameError: If there is no such layer.
         UnsupportedModelError: If layer, loss, output or processes do not fit.
         TooLargeError: If more than `max_bytes` would be returned.
 
@@ -102,12 +102,12 @@ def backpropagated_errors(
     call = f"backpropagated_errors(risk, {layer!r})"
     require_count(max_bytes, "backpropagated_errors(max_bytes=...)")
     _require_plain(risk, call)
-    found = matrix_layer(risk, layer, call)
+    (found,) = matrix_layers(risk, [layer], call)
     parts: list[_Part] = []
     for batch in risk.batches:
         part = _captured(risk, found, batch, call)
         if not parts:
-            _require_room(part, risk.num_samples, max_bytes, call)
+            _require_room(part, round(risk.num_terms), max_bytes, call)
         parts.append(part)
     classes, features, errors, p = (torch.cat(column) for column in zip(*parts, strict=True))
     return BackpropagatedErrors(
@@ -156,8 +156,8 @@ def _require_plain(risk: EmpiricalRisk, call: str) -> None:
 
 
 def _require_room(part: _Part, num_samples: int, max_bytes: int, call: str) -> None:
-    rows = max(1, len(part[0]))
-    needed = sum(t.numel() * t.element_size() for t in part) / rows * num_samples
+    # From shapes: there may be no sample in it, if all its targets are ignored.
+    needed = sum(t.shape[1:].numel() * t.element_size() for t in part) * num_samples
     if needed > max_bytes:
         raise TooLargeError(
             f"`{call}` keeps {needed:.3g} bytes for {num_samples} samples with errors of "

@@ -17,7 +17,7 @@ from eigenscape.errors import (
     require_choice,
     require_count,
 )
-from eigenscape.operators import ClassParts
+from eigenscape.operators import ClassParts, gram_matrix, top_eigenvalues
 from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record, Status
 
@@ -212,9 +212,7 @@ def _cells(means: Tensor) -> Tensor:
 def _eigenvalues(rows: Tensor, most: int) -> Tensor:
     """Return the eigenvalues of rowsᵀ rows, from the smaller of its two Gram matrices."""
     r, d = rows.shape
-    gram = rows @ rows.T if r <= d else rows.T @ rows
-    values: Tensor = torch.linalg.eigvalsh(gram)
-    return values.flip(0)[:most].clamp_min(0.0)
+    return top_eigenvalues(gram_matrix([rows], of_rows=r <= d), most)
 
 
 def _pieces(values: Tensor) -> list[slice]:

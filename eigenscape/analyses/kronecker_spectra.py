@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.analyses._slopes import matrix_layer
 from eigenscape.analyses.layer_spectrum import layer_spectrum
 from eigenscape.errors import (
     ConvergenceWarning,
@@ -22,7 +21,13 @@ from eigenscape.errors import (
 from eigenscape.layers import Layer
 from eigenscape.linalg import eigsh
 from eigenscape.linear_operator import LinearOperator
-from eigenscape.operators import ClassKronecker, GaussNewton, KroneckerHessian, LayerHessian
+from eigenscape.operators import (
+    ClassKronecker,
+    GaussNewton,
+    KroneckerHessian,
+    LayerHessian,
+    matrix_layers,
+)
 from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record, Status
 from eigenscape.risk import EmpiricalRisk
@@ -125,6 +130,7 @@ def kronecker_spectra(
         Eigenvalues, and distances for each number of them.
 
     Raises:
+        UnknownNameError: If there is no such layer.
         UnsupportedModelError: If layer, loss or output do not fit.
 
     Examples:
@@ -147,7 +153,7 @@ def kronecker_spectra(
     started = time.monotonic()
     require_positive(floor, "kronecker_spectra(floor=...)")
     require_count(max_exact, "kronecker_spectra(max_exact=...)")
-    place = matrix_layer(risk, layer, f"kronecker_spectra(risk, {layer!r})")
+    (place,) = matrix_layers(risk, [layer], f"kronecker_spectra(risk, {layer!r})")
     classes = ClassKronecker(risk, layer, seed=seed)
     q, C = classes.space.size, len(classes.classes)
     is_exact = q <= max_exact

@@ -34,8 +34,9 @@ from eigenscape.risk import EmpiricalRisk, leaf_copies
 
 WEIGHTINGS = ("probabilities", "roots")
 
-# Numbers of M that are taken to float64 at a time.
+# Numbers of M that are taken to float64 at a time, to multiply; and to add up, near a cache's size.
 _CHUNK = 2**24
+_TILE = 2**20
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,21 @@ class Terms:
     scales: Tensor
 
 
+@dataclass(frozen=True)
+class Section:
+    """Some of the parameters, in their order.
+
+    Attributes:
+        risk: The risk as a function of the tensors that they are in.
+        first: Number of the first of them among the risk's parameters.
+        size: How many they are.
+    """
+
+    risk: EmpiricalRisk
+    first: int
+    size: int
+
+
 class ClassMeans:
     """The matrix M of the means, by products with it and its transpose."""
 
@@ -78,7 +94,7 @@ class ClassMeans:
         self.max_bytes = max_bytes
         self.weights = self._cell_weights()
         self._can_group = self._try_group()
-        self._stored = self._rows(risk) if self.nbytes <= max_bytes else None
+        self._stored = self._rows(self._section()) if self.nbytes <= max_bytes else None
 
     @property
     def nbytes(self) -> int:
@@ -132,49 +148,86 @@ class ClassMeans:
         self._require_same_point()
         shape = self.weights.shape
         for rows in [self._stored] if self._stored is not None else self._groups():
-            for piece in rows.split(max(1, _CHUNK // len(rows)), dim=1):
+            for piece in pieces(rows):
                 yield piece.double().unflatten(0, shape)
 
+    def by_class(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield classes that occur, and their rows of M (1, C, n) in float64: C·n numbers."""
+        self._require_same_point()
+        C, section = len(self._labels), self._section()
+        for c in self.weights.any(1).nonzero()[:, 0].tolist() or [0]:
+            if self._stored is None:
+                own = self._class_rows(section, c, self._every_label())
+            else:
+                own = self._stored[c * C : (c + 1) * C].double()
+            yield slice(c, c + 1), own[None]
+
+    def tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield M once, in pieces of some classes and parameters, for what adds up over both."""
+        if self._stored is not None:
+            yield from ((slice(None), block) for block in self.blocks())
+            return
+        for classes, rows in self.by_class():
+            yield from ((classes, piece) for piece in pieces(rows, _TILE))
+
+    def combined(self, amounts: Tensor) -> Tensor:
+        """Return k combinations of the means of each class (C, k, n), added up in float64.
+
+        Cost: k backward passes over the data, where samples can be brought together by class.
+
+        Args:
+            amounts: What of every candidate label goes into them (C, C, k).
+
+        Returns:
+            Σ_{c'} amounts_{c,c'} times the mean of the cell (c, c').
+        """
+        self._require_same_point()
+        section = self._section()
+        total = self.weights.new_empty(len(amounts), amounts.shape[2], section.size)
+        for c, own in enumerate(amounts):
+            total[c] = self._class_rows(section, c, own)
+        return total
+
     def _groups(self) -> Iterator[Tensor]:
-        """Yield M for as many tensors at a time as fit."""
-        C, space = len(self._labels), self.risk.space
-        most = self.max_bytes // (C * C * self.risk.dtype.itemsize)
-        group: list[str] = []
-        size = 0
-        for name, shape in space.shapes.items():
-            count = torch.Size(shape).numel()
-            if group and size + count > most:
-                yield self._rows(self.risk.restricted(group))
-                group, size = [], 0
-            group.append(name)
-            size += count
-        yield self._rows(self.risk.restricted(group))
+        """Yield M for as many parameters at a time as fit, tensors cut where they are too large."""
+        C, n = len(self._labels), self.risk.space.size
+        # Never fewer than make C·n numbers, as many as `by_class` has: so C groups at most.
+        most = max(self.max_bytes // (C * C * self.risk.dtype.itemsize), -(-n // C))
+        for start in range(0, n, most):
+            yield self._rows(self._section(start, min(start + most, n)))
 
-    def largest_tensor_bytes(self) -> int:
-        """Memory of M for the largest single tensor, which `blocks` needs at once."""
-        shapes = self.risk.space.shapes.values()
-        C = len(self._labels)
-        return max(torch.Size(s).numel() for s in shapes) * C * C * self.risk.dtype.itemsize
+    def _section(self, start: int = 0, stop: int | None = None) -> Section:
+        """Return some parameters, from one number to another; all by default."""
+        space = self.risk.space
+        stop = space.size if stop is None else stop
+        starts = {name: space.offset(name) for name in space.names}
+        ends = (starts[name] + torch.Size(shape).numel() for name, shape in space.shapes.items())
+        names = [n for n, end in zip(starts, ends, strict=True) if starts[n] < stop and end > start]
+        return Section(self.risk.restricted(names), start - starts[names[0]], stop - start)
 
-    def _rows(self, risk: EmpiricalRisk) -> Tensor:
-        """Return M (C², n) for the parameters of a risk, in their dtype, one class at a time."""
-        C = len(self._labels)
-        rows = torch.empty(C * C, risk.space.size, dtype=risk.dtype, device=risk.device)
+    def _every_label(self) -> Tensor:
+        """Return the amounts (C, C) that give the means themselves."""
+        return torch.eye(len(self._labels), dtype=torch.float64, device=self.risk.device)
+
+    def _rows(self, section: Section) -> Tensor:
+        """Return M (C², some parameters) in their dtype, one class at a time."""
+        C, labels, risk = len(self._labels), self._every_label(), section.risk
+        rows = torch.empty(C * C, section.size, dtype=risk.dtype, device=risk.device)
         for c in range(C):  # without a name, a class is gone before the next one comes
-            rows[c * C : (c + 1) * C] = self._class_rows(risk, c)
+            rows[c * C : (c + 1) * C] = self._class_rows(section, c, labels)
         return rows
 
-    def _class_rows(self, risk: EmpiricalRisk, c: int) -> Tensor:
-        """Return the means of one class (C, n), added up in float64."""
-        C = len(self._labels)
-        own = self.weights.new_zeros(C, risk.space.size)
+    def _class_rows(self, section: Section, c: int, amounts: Tensor) -> Tensor:
+        """Return means of one class, combined by amounts (C, k), as rows; added up in float64."""
+        risk, labels = section.risk, amounts.T
+        own = self.weights.new_zeros(len(labels), section.size)
+        if not bool(self.weights[c].any()):
+            return own  # without a pass over the data: the class does not occur
         with risk.ranks.together(), torch.enable_grad(), risk.evaluating():
             for terms in self._all_terms(risk, self._batches_of(c), only=c):
                 rates = self._rates(terms)
-                for label in range(C):
-                    one = torch.zeros_like(rates)
-                    one[:, label] = rates[:, label]
-                    self._add_pulled(own[label], terms, one)
+                for place, amount in zip(own, labels, strict=True):
+                    self._add_pulled(place, terms, rates * amount, first=section.first)
         total = risk.ranks.sum(own)
         # By sums: `isfinite` of all of it would take as much memory again.
         if not bool(total.sum(1).isfinite().all()):
@@ -184,16 +237,21 @@ class ClassMeans:
             )
         return total
 
-    def _add_pulled(self, total: Tensor, terms: Terms, amounts: Tensor) -> None:
-        """Add Σ a_{c'} Jᵀ(p − e_{c'}) over terms and labels to a total (n,), for amounts (T, C)."""
+    def _add_pulled(self, total: Tensor, terms: Terms, amounts: Tensor, first: int = 0) -> None:
+        """Add Σ a_{c'} Jᵀ(p − e_{c'}) over terms and labels to a total, for amounts (T, C).
+
+        The total holds the parameters from number `first` on, all (n,) or some.
+        """
         u = amounts.sum(1, keepdim=True) * terms.p
         u.index_add_(1, self._labels, amounts, alpha=-1)
         found = gradients(terms.head, terms.leaves, u.to(terms.head.dtype))
         # Tensor by tensor, without a copy of the whole gradient, flat or in float64.
-        places = total.split([leaf.numel() for leaf in terms.leaves])
-        for place, part in zip(places, found, strict=True):
+        start = -first
+        for leaf, part in zip(terms.leaves, found, strict=True):
+            low, high = max(start, 0), min(start + leaf.numel(), len(total))
             if part is not None:
-                place.add_(part.flatten())
+                total[low:high].add_(part.flatten()[low - start : high - start])
+            start += leaf.numel()
 
     def _rates(self, terms: Terms) -> Tensor:
         """Return (ω / w_{c,c'}) σ (T, C); nothing of an empty cell."""
@@ -311,6 +369,11 @@ class ClassMeans:
                 return False
             gap = (some - whole[index]).nan_to_num().norm()
             return bool(gap <= self.risk.slack * whole[index].nan_to_num(posinf=0, neginf=0).norm())
+
+
+def pieces(rows: Tensor, most: int | None = None) -> Iterator[Tensor]:
+    """Cut the last dimension, the parameters, so that few numbers are worked on at a time."""
+    yield from rows.split(max(1, (most or _CHUNK) // rows[..., 0].numel()), dim=-1)
 
 
 def _taken(batch: Batch, index: Tensor) -> Batch:

@@ -6,7 +6,7 @@ there, π_c the share of samples of class c, D the risk's divisor. With cross-en
 −√p_c' δ_c', δ_c' the derivative of the loss if the label were c' (Papyan §7.2).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -62,9 +62,10 @@ def matrix_layers(risk: EmpiricalRisk, names: Sequence[str], call: str) -> list[
         The layers.
 
     Raises:
+        UnknownNameError: If there is none of that name.
         UnsupportedModelError: If one of them is another kind of layer.
     """
-    found = [find_layer(risk, name) for name in names]
+    found = [find_layer(risk, name, call) for name in names]
     for layer in found:
         if (obstacle := matrix_obstacle(layer)) is not None:
             raise UnsupportedModelError(
@@ -84,7 +85,7 @@ def class_moments(
     num_samples: int | None = None,
     seed: int = 0,
 ) -> ClassMoments:
-    """Pass over the data once. Cost: C backward passes; C·(m² + n²) numbers.
+    """Pass over the data once. Cost: C backward passes; K·(m² + n²) numbers for K classes.
 
     Args:
         risk: It must pass `labels_of`.
@@ -104,15 +105,15 @@ def class_moments(
         for batch in risk.batches:
             with torch.enable_grad(), risk.evaluating():
                 sums.add(risk, batch, call, seed, per_class)
-    outputs, inputs = risk.ranks.sum(sums.outputs), risk.ranks.sum(sums.inputs)
     samples, vectors = risk.ranks.sum(sums.samples), risk.ranks.sum(sums.vectors)
     present = (samples > 0).nonzero()[:, 0]
     weights = samples[present] / samples.sum()
+    outputs, inputs = (risk.ranks.sum(part) for part in sums.stacked(present.tolist()))
     return ClassMoments(
         classes=present,
         weights=weights,
-        outputs=_symmetric(outputs[present] / (risk.divisor * weights)[:, None, None]),
-        inputs=_symmetric(inputs[present] / vectors[present, None, None]),
+        outputs=_symmetric(outputs / (risk.divisor * weights)[:, None, None]),
+        inputs=_symmetric(inputs / vectors[present, None, None]),
         num_samples=sums.num_samples,
     )
 
@@ -135,26 +136,32 @@ def labels_of(risk: EmpiricalRisk, prediction: Tensor, batch: Batch, call: str) 
     require_tensor_output(prediction, call.partition("(")[0])
     loss = risk.loss
     if not isinstance(loss, CrossEntropy) or prediction.ndim != 2:
+        advice = "`KroneckerHessian` knows no classes."
+        if isinstance(loss, CrossEntropy):
+            advice = (
+                "Where positions do not see each other, give each as a sample of its own; "
+                f"`ClassGradients` takes positions as they are, and {advice}"
+            )
         raise UnsupportedModelError(
             f"`{call}` needs samples with one class each: `CrossEntropy()` of an output (samples, "
-            f"classes); got {type(loss).__name__} of an output {tuple(prediction.shape)}. "
-            "`KroneckerHessian` knows no classes."
+            f"classes); got {type(loss).__name__} of an output {tuple(prediction.shape)}. {advice}"
         )
     _, target, is_index = loss.aligned(prediction.detach(), batch.target)
     return target.masked_fill(target == loss.ignore_index, -1) if is_index else target.argmax(1)
 
 
 class _Sums:
-    """Sums over samples, class by class: b bᵀ, x̃x̃ᵀ, and the numbers of samples and of x̃."""
+    """Sums over samples of each class: b bᵀ, x̃x̃ᵀ, and the numbers of samples and of x̃."""
 
-    outputs: Tensor
-    inputs: Tensor
     samples: Tensor
     vectors: Tensor
 
     def __init__(self, layers: Sequence[Layer], shared: bool, num_samples: int | None) -> None:
-        self._layers, self._shared, self._is_empty = layers, shared, True
+        self._layers, self._shared, self._sizes = layers, shared, (0, 0)
         self.num_samples = num_samples
+        # Of classes that occur alone: most of a thousand may not.
+        self._outputs: dict[int, Tensor] = {}
+        self._inputs: dict[int, Tensor] = {}
 
     def add(self, risk: EmpiricalRisk, batch: Batch, call: str, seed: int, per_class: bool) -> None:
         tails = _capture(risk, self._layers, batch)
@@ -166,18 +173,19 @@ class _Sums:
         sizes = y[index].bincount(minlength=prediction.shape[1] if per_class else 1)
         pairs = zip(self._layers, tails, strict=True)
         x = self._joined([input_vectors(layer, tail) for layer, tail in pairs], torch.mean)
-        if self._is_empty:
-            self._allocate(len(sizes), self._slopes(leaves).shape[-1], x)
+        if not self._sizes[0]:
+            self._sizes = self._slopes(leaves).shape[-1], x.shape[-1]
+            self.samples, self.vectors = sizes.new_zeros(2, len(sizes), dtype=torch.float64)
         self.samples += sizes
         self.vectors += sizes * x.shape[1]
         parts = sizes.tolist()
-        _add_grams(self.inputs, x[index], parts)
+        _add_grams(self._inputs, x[index], parts)
         self.num_samples = draws_needed(prediction, self.num_samples)
         for root in output_roots(risk, prediction, batch, self.num_samples, seed):
             found = torch.autograd.grad(
                 prediction, leaves, root, retain_graph=True, materialize_grads=True
             )
-            _add_grams(self.outputs, self._slopes(found)[index], parts)
+            _add_grams(self._outputs, self._slopes(found)[index], parts)
 
     def _slopes(self, found: Sequence[Tensor]) -> Tensor:
         pairs = zip(self._layers, found, strict=True)
@@ -189,19 +197,18 @@ class _Sums:
             return parts[0]
         return torch.cat([reduce(part, dim=1, keepdim=True) for part in parts], dim=2)
 
-    def _allocate(self, num_classes: int, m: int, x: Tensor) -> None:
-        settings: Any = {"dtype": torch.float64, "device": x.device}
-        n = x.shape[-1]
-        self.outputs = torch.zeros(num_classes, m, m, **settings)
-        self.inputs = torch.zeros(num_classes, n, n, **settings)
-        self.samples, self.vectors = torch.zeros(2, num_classes, **settings)
-        self._is_empty = False
+    def stacked(self, classes: list[int]) -> Iterator[Tensor]:
+        """Yield Σ b bᵀ (K, m, m) and Σ x̃x̃ᵀ (K, n, n) of classes, which other ranks may have."""
+        for sums, size in zip((self._outputs, self._inputs), self._sizes, strict=True):
+            none = self.samples.new_zeros(size, size)
+            yield torch.stack([sums.pop(c, none) for c in classes])
 
 
-def _add_grams(total: Tensor, vectors: Tensor, sizes: list[int]) -> None:
+def _add_grams(sums: dict[int, Tensor], vectors: Tensor, sizes: list[int]) -> None:
     for number, part in enumerate(vectors.split(sizes)):
         if len(part):
-            total[number] += gram(part)
+            found = gram(part)
+            sums[number] = sums[number].add_(found) if number in sums else found
 
 
 def _capture(risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch) -> list[Tail]:

@@ -16,13 +16,19 @@ Vectors without a candidate label, v_{i,c}, have one column of cells, and the fi
 Letters: C classes, L candidate labels (C, or 1), T (C, L, k) numbers for the cells, r columns of F.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
+from eigenscape.dense import eigh
 from eigenscape.errors import require_choice
 
 PLAIN = ("global", "centred", "class")
 LOW_RANK = (*PLAIN, "cross", "same", "between")
+# Parts with a column for every cell; the others need the v_c or v_{c,c} alone, C columns at most.
+WIDE = ("cross", "between")
+SMALL = tuple(name for name in LOW_RANK if name not in WIDE)
 
 
 class ClassParts:
@@ -47,9 +53,9 @@ class ClassParts:
         self.shares = _shares(self._other, self.class_weights[:, None])
         self.class_shares = _shares(self.class_weights, self._total)
 
-    def class_means(self, T: Tensor) -> Tensor:
-        """Average cells to classes (C, k), without c' = c."""
-        return torch.einsum("cl,clk->ck", self.shares.to(T), T)
+    def class_means(self, T: Tensor, classes: slice = slice(None)) -> Tensor:
+        """Average cells to classes (C, k), without c' = c; T may hold some of the classes."""
+        return torch.einsum("cl,clk->ck", self.shares[classes].to(T), T)
 
     def global_mean(self, T: Tensor) -> Tensor:
         """Average cells to one mean (k,), without c' = c."""
@@ -66,19 +72,44 @@ class ClassParts:
             One row for each column of F; the cross part has zeros where c' = c.
         """
         require_choice(name, self.names, "part")
-        w = self.class_weights.to(T).sqrt()[:, None]
-        if name == "global":
-            return self._total.to(T).sqrt() * self.global_mean(T)[None]
-        if name == "class":
-            return w * self.class_means(T)
-        if name == "centred":
-            return w * (self.class_means(T) - self.global_mean(T))
-        if name == "same":
-            return self._same.to(T).sqrt()[:, None] * T.diagonal(dim1=0, dim2=1).T
+        if name in WIDE:
+            return self.wide_columns(name, T)
+        return self.small_columns(name, own_means(T) if name == "same" else self.class_means(T))
+
+    def wide_columns(self, name: str, T: Tensor, classes: slice = slice(None)) -> Tensor:
+        """Return the rows of `columns` that belong to some classes, for "cross" or "between".
+
+        Args:
+            name: The part.
+            T: Numbers for the cells of these classes (c, L, k).
+            classes: Which they are; all by default.
+
+        Returns:
+            L rows for each of the classes.
+        """
         if name == "between":
-            return (self._all.to(T).sqrt()[:, :, None] * T).flatten(0, 1)
-        cross = self._other.to(T).sqrt()[:, :, None] * (T - self.class_means(T)[:, None])
-        return cross.flatten(0, 1)
+            return (self._all[classes].to(T).sqrt()[:, :, None] * T).flatten(0, 1)
+        away = T - self.class_means(T, classes)[:, None]
+        return (self._other[classes].to(T).sqrt()[:, :, None] * away).flatten(0, 1)
+
+    def small_columns(self, name: str, V: Tensor) -> Tensor:
+        """Return `columns` of the other parts from averages of the cells.
+
+        Args:
+            name: The part.
+            V: `class_means` (C, k); for "same" the `own_means`.
+
+        Returns:
+            One row for each column of F.
+        """
+        w = self.class_weights.to(V).sqrt()[:, None]
+        if name == "global":
+            return self._total.to(V).sqrt() * (self.class_shares.to(V) @ V)[None]
+        if name == "class":
+            return w * V
+        if name == "centred":
+            return w * (V - self.class_shares.to(V) @ V)
+        return self._same.to(V).sqrt()[:, None] * V
 
     def spread(self, name: str, Y: Tensor) -> Tensor:
         """Return the transpose of `columns`, numbers for the cells (C, L, k) from rows (r, k)."""
@@ -104,6 +135,38 @@ class ClassParts:
         """Return the number of columns of F that are not zero by definition."""
         C = len(self.class_weights)
         return {"global": 1, "cross": C * (C - 1), "between": C * C}.get(name, C)
+
+
+def own_means(T: Tensor) -> Tensor:
+    """Return the numbers (C, k) of the cells (c, c)."""
+    return T.diagonal(dim1=0, dim2=1).T
+
+
+def gram_matrix(pieces: Iterable[Tensor], *, of_rows: bool) -> Tensor:
+    """Return R Rᵀ or RᵀR for the rows R (r, d) of `columns`: one takes the smaller of the two.
+
+    Args:
+        pieces: R in pieces; of its columns for R Rᵀ, of its rows for RᵀR.
+        of_rows: Whether to form R Rᵀ.
+
+    Returns:
+        The matrix (r, r) or (d, d). Both have the eigenvalues of the part that are not zero.
+    """
+    factors = ((R, R.T) if of_rows else (R.T, R) for R in pieces)
+    left, right = next(factors)
+    total = left @ right
+    for left, right in factors:
+        total.addmm_(left, right)
+    return total
+
+
+def top_eigenvalues(gram: Tensor, most: int) -> Tensor:
+    """Return the largest eigenvalues of a `gram_matrix`, descending; below 0 they are rounding."""
+    try:
+        values: Tensor = torch.linalg.eigvalsh(gram)
+    except RuntimeError:  # LAPACK gave up; `eigh` knows other ways, and says what is wrong
+        values, _ = eigh(gram)
+    return values.flip(0)[:most].clamp_min(0.0)
 
 
 def _shares(weights: Tensor, total: Tensor) -> Tensor:

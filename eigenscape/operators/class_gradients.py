@@ -1,6 +1,6 @@
 """The Gauss-Newton matrix of a classifier taken apart by class and candidate label (Papyan §6)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +17,16 @@ from eigenscape.errors import (
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.losses import CrossEntropy
 from eigenscape.operators._batch_graphs import require_tensor_output
-from eigenscape.operators._class_means import WEIGHTINGS, ClassMeans
-from eigenscape.operators._class_parts import LOW_RANK, ClassParts
+from eigenscape.operators._class_means import WEIGHTINGS, ClassMeans, pieces
+from eigenscape.operators._class_parts import (
+    LOW_RANK,
+    SMALL,
+    WIDE,
+    ClassParts,
+    gram_matrix,
+    own_means,
+    top_eigenvalues,
+)
 from eigenscape.operators.gauss_newton import GaussNewton
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
@@ -28,9 +36,6 @@ from eigenscape.space import ParamSpace
 
 # More classes than these must be chosen on purpose: all C² cells are held.
 _MOST_CLASSES = 1024
-# Parts with Gram matrices of C² × C², which are not made in vain.
-_WIDE = ("cross", "between")
-_SMALL = tuple(name for name in LOW_RANK if name not in _WIDE)
 
 
 class ClassGradients:
@@ -52,10 +57,17 @@ class ClassGradients:
 
     Cost: one forward pass and C backward passes over the data, and C²·n numbers of memory, with
     C·n more in float64 while they are formed. Where the C²·n take more than `max_bytes`, only the
-    C² weights are kept: a product with a part then costs about two Gauss-Newton products for each
-    column, and eigenvalues take the C backward passes again for every group of tensors that fits.
-    Backward passes are C² and not C where a sample has several terms, or where the model sees the
-    other samples of a batch.
+    C² weights are kept, and all else is made anew when it is asked for, in O(C·n) memory:
+
+    - a product with a part costs about two Gauss-Newton products for each column;
+    - eigenvalues of "global", "class", "centred" and "same" take two backward passes over the data,
+      traces C more;
+    - eigenvalues of "cross" and "between" take C backward passes for every group of parameters
+      whose means fit, at most C groups, and a matrix of C² × C². Where parameters are fewer than
+      cells, n < C², the matrix is n × n, stored or not, and there is one group.
+
+    Backward passes are C times as many where a sample has several terms, or where the model sees
+    the other samples of a batch.
 
     The weights and means are those of the parameters at the time it is made.
 
@@ -106,11 +118,12 @@ class ClassGradients:
                 and other candidate labels stay in "within" as they are. All by default.
             weighting: "probabilities" has gradients g with weights p/N. "roots" has √p·g with equal
                 weights 1/N, as in Papyan 2019: the same G, other means.
-            max_bytes: Most memory for the means.
+            max_bytes: Most memory for the means; also for the matrix that gives the eigenvalues of
+                "cross" and "between", which are refused where it takes more.
             memory_budget: As for `GaussNewton`, for products with `total` and "within".
 
         Raises:
-            WrongTypeError: If it is no risk.
+            WrongTypeError: If it is no risk, or classes are no integers.
             UnsupportedModelError: If the loss or its targets do not fit.
             InvalidArgumentError: If classes repeat, are none, or are too many.
         """
@@ -186,6 +199,7 @@ class ClassGradients:
         Y = amounts.to(self.risk.dtype).reshape(C, C, 1)
         return self._means.pull(Y)[:, 0]
 
+    @full_precision()
     def eigenvalues(self, name: str) -> Tensor:
         """Return all eigenvalues of a part that may differ from zero, from its Gram matrix.
 
@@ -195,16 +209,26 @@ class ClassGradients:
             name: Any part but "within".
 
         Returns:
-            1 of them for "global", C(C−1) for "cross", C² for "between", else C; descending,
-            float64.
-        """
-        values, _ = self._decomposed(name)
-        return values.flip(0)[: self._parts.most_pairs(name)].clamp_min(0.0)
+            1 of them for "global", C(C−1) for "cross", C² for "between", else C, but never more
+            than parameters; descending, float64.
 
+        Raises:
+            TooLargeError: If the matrix for "cross" or "between" takes more than `max_bytes`.
+        """
+        most = min(self._parts.most_pairs(name), self.risk.space.size)
+        return top_eigenvalues(self._gram(name), most)
+
+    @full_precision()
     def traces(self) -> dict[str, float]:
         """Return the trace of every part but "within"."""
         if not self._traces:
-            self._sweep(_SMALL, traces=True)
+            totals = {name: float(self._gram(name).trace()) for name in SMALL}
+            totals |= dict.fromkeys(WIDE, 0.0)
+            for classes, tile in self._means.tiles():
+                for name in WIDE:
+                    F = self._parts.wide_columns(name, tile, classes)
+                    totals[name] += float(F.norm()) ** 2
+            self._traces = {name: totals[name] for name in LOW_RANK}
         return dict(self._traces)
 
     @full_precision()
@@ -218,15 +242,18 @@ class ClassGradients:
         Returns:
             The pairs, with residuals from real products.
         """
-        values, small = (part.flip(-1) for part in self._decomposed(name))
+        values, small = (part.flip(-1) for part in eigh(self._gram(name)))
         # The Gram matrix squares what the means have lost to rounding.
         floor = len(values) * torch.finfo(self.risk.dtype).eps * float(values[0])
         rank = max(1, int((values > floor).sum()))
         call = f"top_pairs({name!r}, num_pairs)"
         k = rank if num_pairs is None else require_count(num_pairs, call, at_most=rank)
         values = values[:k].clamp_min(0.0)
-        Y = self._parts.spread(name, small[:, :k])
-        V, _ = torch.linalg.qr(self._means.pull(Y.to(self.risk.dtype)))
+        V = small[:, :k]
+        if not self._has_few_parameters(name):
+            Y = self._parts.spread(name, V).to(self.risk.dtype)
+            V, _ = torch.linalg.qr(self._means.pull(Y))
+        V = V.to(self.risk.dtype)
         products = self.part(name) @ V
         residuals = (products.double() - V.double() * values).norm(dim=0)
         return EigenPairs(
@@ -241,43 +268,54 @@ class ClassGradients:
         )
 
     def _gram(self, name: str) -> Tensor:
-        """Return FᵀF of a part, float64."""
+        """Return FᵀF of a part, float64; F Fᵀ if it `_has_few_parameters`."""
+        require_choice(name, LOW_RANK, "ClassGradients eigenvalues(name)")
         if name not in self._grams:
-            self._sweep(_SMALL if name in _SMALL else (name,))
+            found = self._small_grams() if name in SMALL else {name: self._wide_gram(name)}
+            self._grams |= found
         return self._grams[name]
 
-    @full_precision()
-    def _sweep(self, names: Sequence[str], *, traces: bool = False) -> None:
-        """Go over the means for the Gram matrices of some parts, and the traces of all if asked."""
-        C, means = len(self.classes), self._means
-        needed = 0 if names == _SMALL else 8 * C**4
-        if not means.is_stored:
-            needed = max(needed, means.largest_tensor_bytes())
-        if needed > means.max_bytes:
-            raise TooLargeError(
-                "These eigenvalues need the class means of one tensor at a time, and for 'cross' "
-                f"and 'between' a matrix of C² × C²: {needed:.2g} bytes; `max_bytes` is "
-                f"{means.max_bytes:.2g}. Raise it, take fewer `classes` or smaller layers "
-                "(`params=`), or use `eigsh(gradients.part(name))`, which stores no means."
-            )
-        grams: dict[str, Tensor] = {}
-        squares = dict.fromkeys(self._parts.names if traces else (), 0.0)
-        for block in means.blocks():
-            for name in self._parts.names if traces else names:
-                F = self._parts.columns(name, block)
-                if traces:
-                    squares[name] += float(F.square().sum())
-                if name in names:
-                    grams[name] = grams[name].addmm_(F, F.T) if name in grams else F @ F.T
-        self._grams |= grams
-        self._traces |= squares
+    def _has_few_parameters(self, name: str) -> bool:
+        """Say whether a part is smaller than the Gram matrix of its C² columns."""
+        return name in WIDE and self.risk.space.size < len(self.classes) ** 2
 
-    @full_precision()
-    def _decomposed(self, name: str) -> tuple[Tensor, Tensor]:
-        """Return eigenvalues and eigenvectors of FᵀF, ascending."""
-        require_choice(name, LOW_RANK, "ClassGradients eigenvalues(name)")
-        values, vectors = eigh(self._gram(name))
-        return values, vectors
+    def _small_grams(self) -> dict[str, Tensor]:
+        """Go over the averages of the classes."""
+        grams: dict[str, Tensor] = {}
+        for averages, own in self._averages():
+            for name in SMALL:
+                F = self._parts.small_columns(name, own if name == "same" else averages)
+                grams[name] = grams[name].addmm_(F, F.T) if name in grams else F @ F.T
+        return grams
+
+    def _averages(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield g_c and g_{c,c} of all classes (C, some parameters), float64."""
+        if self.is_stored:
+            for block in self._means.blocks():
+                yield self._parts.class_means(block), own_means(block)
+            return
+        # Two backward passes for each sample and 2C·n numbers, instead of C passes and C²·n.
+        shares = self._parts.shares
+        amounts = torch.stack([shares, torch.eye(len(shares)).to(shares)], dim=2)
+        for piece in pieces(self._means.combined(amounts)):
+            yield piece[:, 0], piece[:, 1]
+
+    def _wide_gram(self, name: str) -> Tensor:
+        """Go over the means, by parameters for a matrix of cells, else by classes."""
+        means, few = self._means, self._has_few_parameters(name)
+        side = self.risk.space.size if few else len(self.classes) ** 2
+        if (needed := 8 * side**2) > means.max_bytes:
+            raise TooLargeError(
+                f"`ClassGradients.eigenvalues({name!r})` needs a matrix of "
+                f"{'n × n' if few else 'C² × C²'}: {needed:.2g} bytes; `max_bytes` is "
+                f"{means.max_bytes:.2g}. Raise it, take fewer `classes` or parameters "
+                f"(`params=`), or use `eigsh(gradients.part({name!r}))`, which needs no matrix."
+            )
+        if few:
+            rows = (self._parts.wide_columns(name, own, c) for c, own in means.by_class())
+        else:
+            rows = (self._parts.wide_columns(name, block) for block in means.blocks())
+        return gram_matrix(rows, of_rows=not few)
 
     def __repr__(self) -> str:
         """Say how many classes and parameters, and whether the means are stored."""
@@ -328,7 +366,7 @@ def _labels(risk: EmpiricalRisk, classes: Sequence[int] | Tensor | None) -> Tens
             dim = risk.loss.term_dims(output, batch.target)[0]
         found = torch.arange(output.shape[dim], device=risk.device)
     else:
-        found = torch.as_tensor(classes, device=risk.device).long()
+        found = _integers(classes).to(risk.device, torch.long)
     if found.ndim != 1 or not 2 <= len(found) <= _MOST_CLASSES:
         raise InvalidArgumentError(
             f"`ClassGradients(classes=...)` needs from 2 to {_MOST_CLASSES} classes; got "
@@ -339,3 +377,21 @@ def _labels(risk: EmpiricalRisk, classes: Sequence[int] | Tensor | None) -> Tens
             "`ClassGradients(classes=...)` needs different class indices, none below 0."
         )
     return found
+
+
+def _integers(classes: Sequence[int] | Tensor) -> Tensor:
+    """Return classes as a tensor of integers, which nothing was rounded to."""
+    try:
+        found = torch.as_tensor(classes)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        kinds = {type(c).__name__ for c in classes} if isinstance(classes, list | tuple) else ()
+        got = " of ".join([type(classes).__name__, *sorted(kinds)[:1]])
+    else:
+        is_integer = not (found.is_floating_point() or found.is_complex())
+        if found.numel() == 0 or (is_integer and found.dtype != torch.bool):
+            return found
+        got = f"numbers of {found.dtype}"
+    raise WrongTypeError(
+        "`ClassGradients(classes=...)` needs class indices, a list or a tensor of integers; got "
+        f"{got}. Of a mask pass `mask.nonzero()[:, 0]`."
+    )

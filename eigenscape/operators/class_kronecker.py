@@ -29,8 +29,8 @@ class ClassKronecker(FormedOperator):
     Positions of a convolution are as for `KroneckerHessian`: Δ_c adds the positions' own blocks,
     H_c is a mean over them. Class weights of the loss go into Δ_c.
 
-    Cost: C backward passes of the tail, or `num_samples`; C·(m² + n²) float64 numbers in memory.
-    A product is two GEMMs for each class.
+    Cost: C backward passes of the tail, or `num_samples`; K·(m² + n²) float64 numbers in memory
+    for the K classes that occur. A product is two GEMMs for each of them.
 
     Attributes:
         classes: The K classes that occur (K,).

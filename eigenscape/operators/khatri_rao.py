@@ -35,8 +35,8 @@ class KhatriRao(FormedOperator):
     other's positions: slopes are added and inputs averaged over them, as for `full_approximation`,
     which is exact where inputs are constant over positions too.
 
-    Cost: C backward passes, or `num_samples`, and C·(m̂² + n̂²) float64 numbers in memory. A product
-    is two GEMMs for each class and pair of layers.
+    Cost: C backward passes, or `num_samples`, and K·(m̂² + n̂²) float64 numbers in memory for the K
+    classes that occur. A product is two GEMMs for each of them and pair of layers.
 
     Attributes:
         layers: Names of the layers, in the order of the factors.

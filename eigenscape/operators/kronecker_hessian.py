@@ -7,8 +7,10 @@ itself wherever the tail is piecewise linear), D the risk's divisor.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from eigenscape.batches import Batch
 from eigenscape.dense import eigh
 from eigenscape.errors import (
     ShapeError,
@@ -24,6 +26,7 @@ from eigenscape.layers import (
     output_vectors,
     to_matrices,
 )
+from eigenscape.losses import CrossEntropy
 from eigenscape.operators._batch_graphs import require_tensor_output
 from eigenscape.operators._formed import FormedOperator
 from eigenscape.operators.output_hessian import draws_needed, gram, output_roots, symmetric
@@ -38,9 +41,11 @@ class KroneckerHessian(FormedOperator):
 
     `output_factor` is (1/D) Σ over samples and positions of the position's own block of M;
     `input_factor` is the mean of x̃x̃ᵀ over samples and positions. For a convolution this is Wu (38)
-    with the 1/P of (36) moved from one factor to the other. Cost: C backward passes of the tail
-    over the data, where C ≤ 256; otherwise `num_samples` of them with targets drawn from the
-    model's own distribution, which is unbiased.
+    with the 1/P of (36) moved from one factor to the other. Inputs that have no part in the loss
+    because their target is ignored do not count in either factor.
+
+    Cost: C backward passes of the tail over the data, where C ≤ 256; otherwise `num_samples` of
+    them with targets drawn from the model's own distribution, which is unbiased.
 
     Attributes:
         output_factor: E[M] (m, m), float64.
@@ -80,11 +85,12 @@ class KroneckerHessian(FormedOperator):
         Raises:
             UnsupportedModelError: If the layer is not one matrix applied to vectors.
         """
-        found = find_layer(risk, layer)
+        call = f"KroneckerHessian(risk, {layer!r})"
+        found = find_layer(risk, layer, call)
         if (obstacle := matrix_obstacle(found)) is not None:
             raise UnsupportedModelError(
-                f"`KroneckerHessian(risk, {layer!r})` needs a linear layer or a convolution that "
-                f"runs once: {obstacle}. Use `LayerHessian`."
+                f"`{call}` needs a linear layer or a convolution that runs once: {obstacle}. Use "
+                "`LayerHessian`."
             )
         if num_samples is not None:
             require_count(num_samples, "KroneckerHessian(num_samples=...)")
@@ -107,15 +113,20 @@ class KroneckerHessian(FormedOperator):
                 require_tensor_output(tail.prediction, "KroneckerHessian")
                 x = input_vectors(self._layer, tail)
                 self.num_positions = x.shape[1]
-                vectors += x.shape[0] * x.shape[1]
-                inputs = inputs + gram(x)
+                counted = _have_terms(risk, tail.prediction, batch, x.shape[:2])
                 self.num_samples = draws_needed(tail.prediction, self.num_samples)
                 roots = output_roots(risk, tail.prediction, batch, self.num_samples, seed)
                 for cotangent in roots:
                     (slope,) = torch.autograd.grad(
                         tail.prediction, tail.output, cotangent, retain_graph=True
                     )
-                    output = output + gram(output_vectors(self._layer, slope))
+                    b = output_vectors(self._layer, slope)
+                    output = output + gram(b)
+                    if counted is not None:  # other positions' terms may depend on it
+                        counted = counted | (b != 0).any(-1)
+                x = x if counted is None else x[counted]
+                vectors += x.shape[:-1].numel()
+                inputs = inputs + gram(x)
         return output, inputs, torch.tensor(vectors, device=risk.device)
 
     def matmat(self, X: Tensor) -> Tensor:
@@ -170,3 +181,37 @@ class KroneckerHessian(FormedOperator):
             which="largest",
             tolerance=1e-6,
         )
+
+
+def _have_terms(
+    risk: EmpiricalRisk, output: Tensor, batch: Batch, shape: torch.Size
+) -> Tensor | None:
+    """Say which inputs have a term of the loss of their own, one that is not ignored.
+
+    Args:
+        risk: It has the loss.
+        output: The model's output.
+        batch: It has the targets.
+        shape: Of the inputs (N, P).
+
+    Returns:
+        True or False (N, P); None where all have. Positions are told apart where the layer has as
+        many as the loss; else all inputs of a sample have a term if the sample has. A layer that
+        has something else than samples in its first dimension is taken as it is.
+    """
+    loss = risk.loss
+    if not isinstance(loss, CrossEntropy):
+        return None
+    _, y, is_index = loss.aligned(output.detach(), batch.target)
+    if not is_index:
+        return None
+    kept = y != loss.ignore_index
+    if loss.next_token:  # the last position is compared with nothing
+        kept = F.pad(kept, (0, 1))
+    if kept.numel() == shape.numel() and (shape[0] == len(kept) or shape[1] == 1):
+        kept = kept.reshape(shape)
+    elif shape[0] == len(kept):
+        kept = kept.reshape(len(kept), -1).any(1, keepdim=True).expand(shape)
+    else:
+        return None
+    return None if bool(kept.all()) else kept

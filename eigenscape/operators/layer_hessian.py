@@ -116,7 +116,7 @@ class LayerHessian(RiskOperator):
             InvalidArgumentError: If the parameters would not be rounded to that dtype.
             NonFiniteError: If a factor is too large for it.
         """
-        self._layer = find_layer(risk, layer)
+        self._layer = find_layer(risk, layer, f"LayerHessian(risk, {layer!r})")
         super().__init__(risk.restricted(self._layer.params), memory_budget)
         require_choice(
             representation, ("auto", *REPRESENTATIONS), "LayerHessian(representation=...)"

@@ -255,17 +255,18 @@ def _label(layer: Layer) -> str:
 
 
 def _find_layers(risk: EmpiricalRisk, names: str | Sequence[str] | None) -> list[Layer]:
+    call = "OutputHessian(risk, layers)"
     if names is None:
         owners = dict.fromkeys(name.rpartition(".")[0] or name for name in risk.space.names)
-        every = [find_layer(risk, name) for name in owners]
+        every = [find_layer(risk, name, call) for name in owners]
         kept = {layer.name: layer for layer in reversed(every) if isinstance(layer.module, _LAYERS)}
         found = list(kept.values())[::-1]
     else:
-        found = [find_layer(risk, name) for name in ([names] if isinstance(names, str) else names)]
+        chosen = [names] if isinstance(names, str) else names
+        found = [find_layer(risk, name, call) for name in chosen]
     if not found:
         raise EmptySelectionError(
-            "`OutputHessian(risk, layers)` found no linear layer or convolution. Name layers of "
-            "these kinds."
+            f"`{call}` found no linear layer or convolution. Name layers of these kinds."
         )
     for layer in found:
         if not isinstance(layer.module, _LAYERS):
@@ -276,7 +277,7 @@ def _find_layers(risk: EmpiricalRisk, names: str | Sequence[str] | None) -> list
     labels = [layer.name for layer in found]
     if len(set(labels)) < len(labels):
         raise InvalidArgumentError(
-            f"`OutputHessian(risk, layers)` needs different layers; got {labels}. Name each once."
+            f"`{call}` needs different layers; got {labels}. Name each once."
         )
     return found
 

@@ -7,7 +7,12 @@ from torch import Tensor, nn
 
 import eigenscape as es
 from eigenscape.analyses import backpropagated_errors
-from eigenscape.errors import InvalidArgumentError, TooLargeError, UnsupportedModelError
+from eigenscape.errors import (
+    InvalidArgumentError,
+    TooLargeError,
+    UnknownNameError,
+    UnsupportedModelError,
+)
 
 LABELS = torch.tensor([0, 2, 0, 1, 2, 0, 0, 2, 1, 0])
 N, CLASSES = len(LABELS), 4
@@ -101,3 +106,16 @@ def test_refusals() -> None:
         backpropagated_errors(risk_of(network(), x), "2", max_bytes=2559)
     with pytest.raises(InvalidArgumentError, match="max_bytes"):
         backpropagated_errors(risk_of(network(), x), "2", max_bytes=0)
+    with pytest.raises(UnknownNameError, match=r"`backpropagated_errors\(risk, 'zz'\)` found no"):
+        backpropagated_errors(risk_of(network(), x), "zz")
+
+
+def test_room_is_asked_for_before_the_first_sample_that_counts() -> None:
+    """Of ten samples the first batch of four is ignored: 256 bytes for each of the other six."""
+    x, y = torch.randn(N, 5), LABELS.clone()
+    y[:4] = -100
+    found = backpropagated_errors(risk_of(network(), x, y), "2", max_bytes=6 * 256)
+    tensors = found.classes, found.features, found.errors, found.probabilities
+    assert sum(t.numel() * t.element_size() for t in tensors) == 6 * 256
+    with pytest.raises(TooLargeError, match=r"keeps 1\.54e\+03 bytes for 6 samples"):
+        backpropagated_errors(risk_of(network(), x, y), "2", max_bytes=6 * 256 - 1)

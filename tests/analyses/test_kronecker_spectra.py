@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import eigenscape as es
 from eigenscape.analyses import kronecker_spectra, spectral_distance
-from eigenscape.errors import InvalidArgumentError, UnsupportedModelError
+from eigenscape.errors import InvalidArgumentError, UnknownNameError, UnsupportedModelError
 from eigenscape.linalg import spectral_density
 from eigenscape.operators import Dense
 
@@ -100,6 +100,19 @@ def test_inputs_constant_within_classes_have_no_distance() -> None:
     assert found.ratio(9) < 1e-9
 
 
+def test_one_sample_beside_ignored_ones_has_no_distance_from_either() -> None:
+    y = torch.full((N,), -100)
+    y[6] = 2
+    risk = es.EmpiricalRisk(
+        network(nn.Tanh), es.CrossEntropy(), (torch.randn(N, 5), y), batch_size=4
+    )
+    found = kronecker_spectra(risk, "2")
+    assert found.num_classes == 1
+    assert float(found.values[0]) > 1e-3
+    assert float(found.class_distances.max()) < 1e-9
+    assert float(found.kronecker_distances.max()) < 1e-9
+
+
 def test_the_floor_decides_about_small_eigenvalues() -> None:
     risk = risk_of(network(), torch.randn(N, 5))
     low, high = (kronecker_spectra(risk, "2", floor=floor) for floor in (1e-12, 1e-1))
@@ -136,3 +149,5 @@ def test_refusals() -> None:
     squares = es.EmpiricalRisk(network(), es.SquaredError(), (x, torch.randn(N, CLASSES)))
     with pytest.raises(UnsupportedModelError, match="one class each"):
         kronecker_spectra(squares, "2")
+    with pytest.raises(UnknownNameError, match=r"`kronecker_spectra\(risk, '7'\)` found no layer"):
+        kronecker_spectra(risk, "7")

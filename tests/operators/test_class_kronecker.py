@@ -6,9 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import eigenscape as es
-from eigenscape.errors import InvalidArgumentError, UnsupportedModelError
+from eigenscape.errors import InvalidArgumentError, UnknownNameError, UnsupportedModelError
 from eigenscape.operators import ClassKronecker, KroneckerHessian
 from eigenscape.testing import check_operator
+from tests.oracles.memory import Live
 
 CLASSES = 4
 # Sizes 5, 2, 3 and 0: neither balanced nor all there.
@@ -155,6 +156,27 @@ def test_ignored_samples_do_not_count() -> None:
     assert ClassKronecker(first, "2").classes.tolist() == [1, 2]
 
 
+def test_memory_is_that_of_the_classes_that_occur() -> None:
+    many, m = 600, 40
+    model = nn.Sequential(nn.Linear(30, m), nn.Tanh(), nn.Linear(m, many))
+    y = torch.tensor([7, 599, 7, 42, 7, 599])
+    with Live() as live:
+        K = ClassKronecker(risk_of(model, torch.randn(6, 30), y, batch_size=2), "0")
+    assert K.classes.tolist() == [7, 42, 599]
+    # Three classes, a few times over; all 600 would take 12 MB.
+    assert live.peak < 600 * 2**10 < many * (m**2 + 31**2) * 8 / 20
+
+
+def test_a_class_may_come_with_any_batch() -> None:
+    model, x = network(), torch.randn(N, 5)
+    whole = ClassKronecker(risk_of(model, x), "2")
+    order = LABELS.argsort(descending=True, stable=True)  # class by class, the last one first
+    sorted_ = ClassKronecker(risk_of(model, x[order], LABELS[order], batch_size=2), "2")
+    assert sorted_.classes.tolist() == whole.classes.tolist() == [0, 1, 2]
+    torch.testing.assert_close(sorted_.output_factors, whole.output_factors)
+    torch.testing.assert_close(sorted_.input_factors, whole.input_factors)
+
+
 def test_sums_are_as_large_as_sums() -> None:
     model, x = network(), torch.randn(N, 5)
     mean = ClassKronecker(risk_of(model, x), "2").to_dense()
@@ -202,8 +224,10 @@ def test_refusals() -> None:
     tokens = es.EmpiricalRisk(
         network(), es.CrossEntropy(), (torch.randn(3, 7, 5), torch.zeros(3, 7, dtype=torch.long))
     )
-    with pytest.raises(UnsupportedModelError, match=r"output \(3, 7, 4\)"):
+    with pytest.raises(UnsupportedModelError, match=r"output \(3, 7, 4\).*sample of its own"):
         ClassKronecker(tokens, "2")
+    with pytest.raises(UnknownNameError, match=r"`ClassKronecker\(risk, '3'\)` found no layer"):
+        ClassKronecker(risk_of(network(), x), "3")
     normal = nn.Sequential(nn.Linear(5, 3), nn.LayerNorm(3), nn.Linear(3, CLASSES))
     with pytest.raises(UnsupportedModelError, match="LayerNorm"):
         ClassKronecker(risk_of(normal, x), "1")

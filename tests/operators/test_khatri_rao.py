@@ -6,7 +6,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import eigenscape as es
-from eigenscape.errors import EmptySelectionError, InvalidArgumentError, UnsupportedModelError
+from eigenscape.errors import (
+    EmptySelectionError,
+    InvalidArgumentError,
+    UnknownNameError,
+    UnsupportedModelError,
+)
 from eigenscape.operators import ClassKronecker, KhatriRao, KroneckerHessian
 from eigenscape.testing import check_operator
 
@@ -135,6 +140,20 @@ def test_positions_with_equal_inputs_lose_nothing() -> None:
     torch.testing.assert_close(K.to_dense(), es.GaussNewton(risk).to_dense())
 
 
+def test_ignored_samples_are_as_if_they_were_not_there() -> None:
+    model, x, y = network(), torch.randn(N, 5), LABELS.clone()
+    y[[0, 3, 6]] = -100
+    kept = y >= 0
+    for per_class in (True, False):
+        settings: dict[str, bool] = {"per_class": per_class}
+        found = KhatriRao(risk_of(model, x, y, batch_size=4), ["0", "2", "4"], **settings)
+        alone = KhatriRao(risk_of(model, x[kept], y[kept]), ["0", "2", "4"], **settings)
+        torch.testing.assert_close(found.to_dense(), alone.to_dense())
+    # Also of one layer, whose Kronecker product is KFAC.
+    mixed = KroneckerHessian(risk_of(model, x, y, batch_size=4), "2").to_dense()
+    torch.testing.assert_close(mixed, found["2"].to_dense())
+
+
 def test_drawn_targets_do_not_depend_on_batches() -> None:
     model, x = network(), torch.randn(N, 5)
     found = [
@@ -168,5 +187,7 @@ def test_refusals() -> None:
         KhatriRao(risk, ["0"], num_samples=0)
     with pytest.raises(UnsupportedModelError, match="weight is not among"):
         KhatriRao(risk, ["0.bias"])
+    with pytest.raises(UnknownNameError, match=r"`KhatriRao\(risk, layers\)`.*'5'"):
+        KhatriRao(risk, ["0", "5"])
     with pytest.raises(UnsupportedModelError, match="'first' ran 2 times"):
         KhatriRao(risk_of(Twice(), x), ["first", "last"])

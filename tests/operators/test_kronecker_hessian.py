@@ -2,10 +2,16 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import eigenscape as es
-from eigenscape.errors import InvalidArgumentError, ShapeError, UnsupportedModelError
+from eigenscape.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    UnknownNameError,
+    UnsupportedModelError,
+)
 from eigenscape.layers import find_layer
 from eigenscape.operators import KroneckerHessian
 from eigenscape.testing import check_operator
@@ -148,16 +154,8 @@ def test_drawn_targets_are_unbiased_and_do_not_depend_on_batches() -> None:
 
 
 def test_sequences_draw_their_targets() -> None:
-    class Tagger(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, CLASSES)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.second(torch.tanh(self.first(x)))
-
     x, y = torch.randn(N, 5, 3), torch.randint(0, CLASSES, (N, 5))
-    risk = es.EmpiricalRisk(Tagger(), es.CrossEntropy(), (x, y))
+    risk = es.EmpiricalRisk(Tagger(mixes=False), es.CrossEntropy(), (x, y))
     K = KroneckerHessian(risk, "first")
     assert (K.num_positions, K.num_samples) == (5, 16)
     flat = es.EmpiricalRisk(risk.module, es.CrossEntropy(), (x.flatten(0, 1), y.flatten()))
@@ -165,6 +163,103 @@ def test_sequences_draw_their_targets() -> None:
     torch.testing.assert_close(K.input_factor, exact.input_factor)
     error = (K.output_factor - exact.output_factor).norm() / exact.output_factor.norm()
     assert float(error) < 0.3
+
+
+# --- ignored targets ---
+
+
+def ignoring(model: nn.Module, x: Tensor, y: Tensor, **settings: object) -> es.EmpiricalRisk:
+    return es.EmpiricalRisk(model, es.CrossEntropy(**settings), (x, y), batch_size=4)
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "2.weight", "4"])
+def test_one_sample_beside_an_ignored_one_loses_nothing(layer: str) -> None:
+    risk = ignoring(fully_connected(), torch.randn(2, 5), torch.tensor([1, -100]))
+    K, G = KroneckerHessian(risk, layer), es.GaussNewton(risk)[layer].to_dense()
+    assert float((K.to_dense() - G).norm()) < 1e-14 * float(G.norm())
+    assert float(G.norm()) > 0.01
+
+
+@pytest.mark.parametrize("num_samples", [None, 3])
+@pytest.mark.parametrize("index", [0, 2])
+def test_ignored_samples_do_not_count(index: int, num_samples: int | None) -> None:
+    model, x = convolutional(), torch.randn(N, 2, 5, 7)
+    x[[0, 1], :, :3] = -9.0
+    with torch.no_grad():
+        model[0].weight.abs_()
+    model(x)
+    # There all units are off, and slopes zero: in a sample that is kept they count all the same.
+    assert not bool((model[:2](x)[:2, :, 1, 1] > 0).any())
+    y = torch.tensor([3, -7, 0, 0, 1, -7, 2])
+    kept = y >= 0
+    risk = ignoring(model, x, y, ignore_index=-7)
+    found = KroneckerHessian(risk, str(index), num_samples=num_samples)
+    alone = KroneckerHessian(ignoring(model, x[kept], y[kept]), str(index))
+    assert found.num_positions == alone.num_positions > 1
+    torch.testing.assert_close(found.input_factor, alone.input_factor, rtol=1e-13, atol=1e-15)
+    if num_samples is None:
+        torch.testing.assert_close(found.output_factor, alone.output_factor)
+
+
+class Tagger(nn.Module):
+    """Logits for every position; with `mixes` they depend on all earlier ones too."""
+
+    def __init__(self, *, mixes: bool, flattens: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, CLASSES)
+        self.mixes, self.flattens = mixes, flattens
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = self.first(x.flatten(0, 1)).view(*x.shape[:2], 4) if self.flattens else self.first(x)
+        return self.second(torch.tanh(a.cumsum(1) if self.mixes else a))
+
+
+@pytest.mark.parametrize("next_token", [False, True])
+@pytest.mark.parametrize("flattens", [False, True])
+def test_ignored_positions_do_not_count(flattens: bool, next_token: bool) -> None:
+    """A last position that is compared with nothing is one whose target is ignored."""
+    model, x = Tagger(mixes=False, flattens=flattens), torch.randn(6, 5, 3)
+    y = torch.randint(0, CLASSES, (6, 5))
+    y[1], y[0, 2], y[3, :2] = -100, -100, -100
+    risk = ignoring(model, x, y, next_token=next_token)
+    K = KroneckerHessian(risk, "first")
+    own = F.pad(y[:, 1:], (0, 1), value=-100) if next_token else y
+    vectors = torch.cat([x[own >= 0], torch.ones(int((own >= 0).sum()), 1)], dim=1)
+    torch.testing.assert_close(K.input_factor, vectors.T @ vectors / len(vectors))
+    shifted = KroneckerHessian(ignoring(model, x, own), "first")
+    torch.testing.assert_close(K.input_factor, shifted.input_factor)
+
+
+def test_inputs_of_ignored_positions_count_where_other_terms_depend_on_them() -> None:
+    model, x = Tagger(mixes=True), torch.randn(6, 5, 3)
+    y = torch.randint(0, CLASSES, (6, 5))
+    y[:, 0] = -100  # a question that is not to be learnt, but is read
+    y[2, 1:] = -100  # an answer that is missing: all of its sample is
+    y[4, 2:] = -100  # what nothing comes after
+    K = KroneckerHessian(ignoring(model, x, y), "first")
+    matters = torch.ones(6, 5, dtype=torch.bool)
+    matters[2], matters[4, 2:] = False, False
+    vectors = torch.cat([x[matters], torch.ones(int(matters.sum()), 1)], dim=1)
+    torch.testing.assert_close(K.input_factor, vectors.T @ vectors / len(vectors))
+
+
+def test_without_ignored_targets_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit what it was when no input was ever left out."""
+    cases = [
+        (fully_connected(), torch.randn(N, 5), "2", (N,)),
+        (convolutional(), torch.randn(N, 2, 5, 7), "2", (N,)),
+        (Tagger(mixes=True), torch.randn(N, 6, 3), "first", (N, 6)),
+    ]
+    for model, x, layer, shape in cases:
+        model(x)
+        risk = ignoring(model, x, torch.randint(0, CLASSES, shape))
+        found = KroneckerHessian(risk, layer)
+        with monkeypatch.context() as patch:
+            module = "eigenscape.operators.kronecker_hessian"
+            patch.setattr(f"{module}._have_terms", lambda *_: None)
+            before = KroneckerHessian(risk, layer)
+        assert torch.equal(found.input_factor, before.input_factor)
+        assert torch.equal(found.output_factor, before.output_factor)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +279,12 @@ def test_refusals(model: nn.Module, layer: str, words: str) -> None:
     assert find_layer(risk, layer)
     with pytest.raises(UnsupportedModelError, match=words):
         KroneckerHessian(risk, layer)
+
+
+def test_unknown_layers_are_refused_with_this_call() -> None:
+    risk = risk_of(fully_connected(), torch.randn(N, 5))
+    with pytest.raises(UnknownNameError, match=r"`KroneckerHessian\(risk, '2.wieght'\)`.*Nearest"):
+        KroneckerHessian(risk, "2.wieght")
 
 
 def test_columns_of_another_length_are_refused() -> None:

@@ -220,7 +220,7 @@ def test_sequences_and_refusals() -> None:
         OutputHessian(risk, ["head.weight", "head.bias"])
     with pytest.raises(InvalidArgumentError, match="positions='shared'"):
         OutputHessian(risk, ["head", "inner"], positions="own")
-    with pytest.raises(UnknownNameError, match="inner"):
+    with pytest.raises(UnknownNameError, match=r"`OutputHessian\(risk, layers\)` found.*inner"):
         OutputHessian(risk, "iner")
     with pytest.raises(UnknownNameError, match="kind"):
         OutputHessian(risk, "head", kind="fisher")
