@@ -5,25 +5,28 @@ after them to G_cross, the main bulk to G_within, and nothing to G_{c=c'}.
 """
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from eigenscape.analyses import Attribution, attribution
 from eigenscape.linalg import eigsh
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators import ClassGradients, Dense
-from eigenscape.progress import Ticker
+from eigenscape.pairs import EigenPairs
+from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import storable
 from eigenscape.report import Axis, Line, Panel, Picture, Points, Sheet
-from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies import papyan_casts as casts
 from eigenscape.studies._draw import rounded
 from eigenscape.studies._tables import sheet
 from eigenscape.studies._whole_spectra import (
+    LONG_NOTE,
     Spectrum,
     formed,
     gradient_parts,
@@ -118,11 +121,17 @@ _CLAIMS = (
     Claim(
         "papyan.table1.gradients.bulk",
         "Table 1, Fig. 5",
-        "share of the mass beyond the first C² eigenvalues of G that goes with G_within",
+        "share of what G has beyond its C² leading eigenvectors that disappears there with "
+        "G_within",
         "knocking out G_within makes the main bulk disappear",
-        low=0.99,
-        why="Forced by rank: what is left of G has at most C² eigenvalues. It checks the "
-        "decomposition more than it finds anything.",
+        low=0.9,
+        why="A feature that “disappears” leaves little; a tenth is little. That G − G_within has "
+        "at most C² eigenvalues is forced by its rank and says nothing, so that what is left is "
+        "measured in the directions of the bulk, as the sum of |λ|. On digits a random matrix "
+        "with the eigenvalues of G_within leaves more there than there was.",
+        known="On digits the means and what is within cells share their directions: of the trace "
+        "of G_within 82 % is in the C² leading eigenvectors of G, and of that of the means 1.7 % "
+        "is outside of them, which is about a ninth of the bulk.",
     ),
     Claim(
         "papyan.table1.gradients.same",
@@ -151,6 +160,7 @@ _CLAIMS = (
     ),
 )
 
+_COLUMNS = 16  # eigenvectors that are multiplied at once
 
 # By claim: cause and matrix.
 _JUDGED = {
@@ -237,7 +247,7 @@ def _look(
     label, drawn = networks.cast.label, seed == networks.cast.seeds[0]
     stages = itertools.count(1)
     ticker = Ticker(workshop.progress, f"knockouts, {label}", len(jobs) + 2 + drawn * len(knocked))
-    numbers = {"papyan.table1.hessian.bulk": _smaller_bulk(whole, C)}
+    numbers = {"papyan.table1.hessian.bulk": _smaller_bulk(whole, C, workshop.progress)}
     ticker.tick(next(stages))
     del whole
     scores: dict[str, Attribution] = {}
@@ -249,39 +259,93 @@ def _look(
                 A, B, num_outliers=k, which="largest", tolerance=1e-3, num_draws=draws
             )
         ticker.tick(next(stages))
-    numbers |= _of_gradients(gradients, risk, knocked)
+    numbers |= _of_gradients(gradients, knocked, workshop.progress)
     ticker.tick(next(stages))
     held_out = held_out_risk(workshop, networks, seed, options["samples"])
     if held_out is not None:
-        numbers["papyan.table1.hessian.test-bulk"] = _smaller_bulk(hessian_parts(held_out), C)
+        whole = hessian_parts(held_out)
+        numbers["papyan.table1.hessian.test-bulk"] = _smaller_bulk(whole, C, workshop.progress)
+        del whole
     spectra: dict[str, Spectrum] = {}
     for name, matrix in knocked.items() if drawn else ():
-        spectra[name] = take_spectrum(matrix, C)
+        spectra[name] = take_spectrum(matrix, C, progress=workshop.progress)
         ticker.tick(next(stages))
     return AttributionNetwork(label, seed, scores, numbers, spectra)
 
 
 def _of_gradients(
-    gradients: ClassGradients, risk: EmpiricalRisk, knocked: Mapping[str, LinearOperator]
+    gradients: ClassGradients,
+    knocked: Mapping[str, LinearOperator],
+    progress: ProgressCallback | None,
 ) -> dict[str, float]:
     """Return how many bulks G has, and what G_within and G_{c=c'} take of it."""
     G, C = knocked["G"], len(gradients.classes)
-    squares = min(C * C, risk.space.size - 1)
-    trace = float(G.to_dense().trace()) if isinstance(G, Dense) else total_trace(risk)
-    top, without = (_top(knocked[k], squares) for k in ("G", "G − same"))
-    kept = float(gradients.eigenvalues("between")[squares:].sum())
+    squares = min(C * C, G.space.size - 1)
+    if isinstance(G, Dense):
+        within = G.to_dense() - knocked["G − within"].to_dense()
+        share = bulk_share(G.to_dense(), within, squares)
+        top = _top(G, squares, progress)
+    else:
+        pairs = eigsh(G, num_pairs=squares, tolerance=1e-3, progress=progress)
+        share, top = _bulk_share_by_products(gradients, pairs), pairs.values.cpu().double()
+        del pairs  # as long as 100 networks
+    without = _top(knocked["G − same"], squares, progress)
     change = float(((top - without).abs() / top.clamp_min(1e-300)).max())
-    left = 1.0 - kept / max(trace - float(top.sum()), 1e-300)
-    found = {"papyan.table1.gradients.bulk": left, "papyan.table1.gradients.same": change}
+    found = {"papyan.table1.gradients.bulk": share, "papyan.table1.gradients.same": change}
     if isinstance(G, Dense):
         found["papyan.fig5.bulks"] = float(take_spectrum(G, C).num_bulks())
     return found
 
 
-def _smaller_bulk(whole: Mapping[str, LinearOperator], C: int) -> float:
+def bulk_share(A: Tensor, B: Tensor, count: int) -> float:
+    """Return the share of a matrix's bulk that disappears with another, in the bulk's directions.
+
+    Args:
+        A: Symmetric and positive semidefinite (n, n).
+        B: What is knocked out of it by subtraction.
+        count: Leading eigenvectors of A that are no part of the bulk.
+
+    Returns:
+        1 − Σ|λ| of A − B over that of A, both restricted to the other eigenvectors: 1 where nothing
+        is left, below zero where more is left than there was; NaN where there is no bulk.
+
+    Examples:
+        >>> A = torch.diag(torch.tensor([9.0, 2.0, 1.0]))
+        >>> round(bulk_share(A, torch.diag(torch.tensor([0.0, 2.0, 0.5])), 1), 4)
+        0.8333
+    """
+    values, vectors = torch.linalg.eigh(A)
+    V = vectors[:, : len(A) - count]  # ascending
+    left = V.T @ (A - B) @ V
+    bulk = float(values[: len(A) - count].clamp_min(0.0).sum())
+    if bulk <= len(A) * torch.finfo(A.dtype).eps * float(values[-1]):
+        return math.nan
+    return 1.0 - float(torch.linalg.eigvalsh((left + left.T) / 2).abs().sum()) / bulk
+
+
+def _bulk_share_by_products(gradients: ClassGradients, pairs: EigenPairs) -> float:
+    """Return the same of G and G_within from the leading pairs of G.
+
+    Without G_within the means are left, which have no eigenvalues below zero: traces are enough.
+    """
+    means, inside = gradients.part("between"), 0.0
+    for V in pairs.vectors.split(_COLUMNS, dim=1):
+        inside += float((V * (means @ V)).sum(dtype=torch.float64))
+    total, outside = total_trace(gradients.risk), gradients.traces()["between"] - inside
+    bulk = total - float(pairs.values.sum())
+    # What the pairs may be off by: the square of their tolerance.
+    return 1.0 - outside / bulk if bulk > 1e-6 * total else math.nan
+
+
+def _smaller_bulk(
+    whole: Mapping[str, LinearOperator], C: int, progress: ProgressCallback | None
+) -> float:
     """Return by how much the bulk of G is smaller than that of H."""
     away = min(C * C, whole["H"].space.size // 4)
-    G, H = (take_spectrum(whole[name], min(C, away)).bulk_mean(max(away - C, 0)) for name in "GH")
+    G, H = (
+        take_spectrum(whole[name], min(C, away), progress=progress).bulk_mean(max(away - C, 0))
+        for name in "GH"
+    )
     return 1.0 - G / H
 
 
@@ -302,11 +366,12 @@ def _less(A: LinearOperator, B: LinearOperator) -> LinearOperator:
     return A - B
 
 
-def _top(operator: LinearOperator, count: int) -> torch.Tensor:
+def _top(operator: LinearOperator, count: int, progress: ProgressCallback | None) -> Tensor:
     if isinstance(operator, Dense):
-        values: torch.Tensor = torch.linalg.eigvalsh(operator.to_dense()).flip(0)[:count].cpu()
+        values: Tensor = torch.linalg.eigvalsh(operator.to_dense()).flip(0)[:count].cpu()
         return values
-    return eigsh(operator, num_pairs=count, tolerance=1e-3).values.cpu().double()
+    pairs = eigsh(operator, num_pairs=count, tolerance=1e-3, progress=progress)
+    return pairs.values.cpu().double()
 
 
 def _log_picture(found: AttributionNetwork, place: int) -> Picture:
@@ -385,9 +450,11 @@ STUDY = Study(
         ),
         "paper": Setting(
             (casts.VGG_FEW,),
-            # C²·n numbers in float32; samples are those of the test set.
-            {"max_bytes": 12 * 10**9, "num_draws": 1, "samples": 1360},
-            note=f"Of the test set 1360 samples. {casts.NOTE} {casts.FIRST}",
+            # C²·n numbers in float32; samples are those of the test set. No random causes, which
+            # no claim needs: each takes as many products as the knockouts themselves.
+            {"max_bytes": 12 * 10**9, "num_draws": 0, "samples": 512},
+            note=f"Of the test set 512 samples. {LONG_NOTE} So bulks are not counted. "
+            f"{casts.NOTE} {casts.FIRST}",
             dtype=torch.float32,
         ),
     },

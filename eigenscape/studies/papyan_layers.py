@@ -36,8 +36,10 @@ from eigenscape.studies.claim import Measured
 from eigenscape.studies.papyan_parts import (
     KINDS,
     LayerPart,
+    LayerProducts,
     error_part,
     feature_part,
+    layer_products,
     rank_correlation,
     span,
     weight_part,
@@ -89,6 +91,7 @@ class LayersNetwork:
         has_decay: Whether it was trained with weight decay.
         parts: By kind, in order of depth.
         cross: By depth, in text, as files have it.
+        products: Likewise, of layers on plain vectors.
         accuracy: What features say of classes.
     """
 
@@ -97,6 +100,7 @@ class LayersNetwork:
     has_decay: bool
     parts: dict[str, tuple[LayerPart, ...]]
     cross: dict[str, LayerCross]
+    products: dict[str, LayerProducts]
     accuracy: Separation
 
     def hidden(self, kind: str) -> list[LayerPart]:
@@ -120,7 +124,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             if group[0].hidden(kind):
                 pictures += _pictures(group[0], kind, setting.options["shown"])
         pictures.append(_depth_picture(group))
-    sheets = (_sheet(found), _accuracy_sheet(found))
+    sheets = (_sheet(found), _accuracy_sheet(found), _products_sheet(found))
     notes = () if all(network.has_decay for network in found) else (_NO_DECAY,)
     return Outcome(_measured(found), tuple(pictures), sheets, notes)
 
@@ -138,6 +142,7 @@ def _look(networks: Networks, seed: int, samples: int | None, workshop: Workshop
     parts: dict[str, list[LayerPart | None]] = {kind: [] for kind in KINDS}
     features: dict[str, Tensor] = {}
     cross: dict[str, LayerCross] = {}
+    products: dict[str, LayerProducts] = {}
     ticker = Ticker(workshop.progress, f"layers of {networks.cast.label}", len(layers))
     for depth, layer in enumerate(layers):
         seen = backpropagated_errors(risk, layer, max_bytes=_MOST_BYTES)
@@ -153,13 +158,15 @@ def _look(networks: Networks, seed: int, samples: int | None, workshop: Workshop
             if errors is not None:
                 cross[str(depth + 1)] = _cross(seen, errors.num_cross, device)
             parts["weights"].append(weight_part(weight, seen, depth + 1, device))
+            if weight.shape == (seen.errors.shape[2], seen.features.shape[1]):
+                products[str(depth + 1)] = layer_products(seen, device)
         ticker.tick(depth + 1)
     kept = {
         kind: tuple(part for part in found if part is not None) for kind, found in parts.items()
     }
     has_decay = getattr(networks.cast.recipe.optimizer, "weight_decay", 0.0) > 0
     accuracy = separation(features, seen.classes)
-    return LayersNetwork(networks.cast.label, seed, has_decay, kept, cross, accuracy)
+    return LayersNetwork(networks.cast.label, seed, has_decay, kept, cross, products, accuracy)
 
 
 def _cross(seen: BackpropagatedErrors, k: int, device: torch.device) -> LayerCross:
@@ -195,7 +202,7 @@ def _measured(found: Sequence[LayersNetwork]) -> dict[str, Measured]:
         add(f"papyan.{second}.{kind}.separation", _growth(kind, lambda part: part.ratio))
         if kind != "weights":
             stem = f"papyan.{second}.{kind}"
-            add(f"{stem}.first", _last(kind, lambda part: part.ratio, place=0))
+            add(f"{stem}.first", _last(kind, lambda part: part.second, place=0))
             add(f"{stem}.last", _last(kind, lambda part: part.ratio))
             add(f"{stem}.whiskers", _growth(kind, lambda part: part.whiskers))
             add(f"{stem}.whiskers-last", _last(kind, lambda part: part.whiskers))
@@ -206,6 +213,8 @@ def _measured(found: Sequence[LayersNetwork]) -> dict[str, Measured]:
         _growth("errors", lambda part: float(part.num_cross)),
     )
     add("papyan.fig13.weights.gap", _last("weights", lambda part: part.gap))
+    add("papyan.table1.layers.class-products", _product(lambda each: each.classes))
+    add("papyan.table1.layers.cross-products", _product(lambda each: each.pairs))
     return numbers
 
 
@@ -217,6 +226,10 @@ def _last(
 
 def _mean(kind: str, value: Callable[[LayerPart], float]) -> Callable[[LayersNetwork], float]:
     return lambda net: float(np.mean([value(part) for part in net.hidden(kind)] or [math.nan]))
+
+
+def _product(value: Callable[[LayerProducts], float]) -> Callable[[LayersNetwork], float]:
+    return lambda net: float(np.mean([value(v) for v in net.products.values()] or [math.nan]))
 
 
 def _growth(kind: str, value: Callable[[LayerPart], float]) -> Callable[[LayersNetwork], float]:
@@ -388,6 +401,7 @@ def _sheet(found: Sequence[LayersNetwork]) -> Sheet:
         "first, by global mean",
         "change of the bulk",
         "λ_C/bulk",
+        "λ₂/bulk",
         "λ₂/λ_C",
         "Δ_cross above bulk",
         "taken by Δ_cross",
@@ -403,6 +417,7 @@ def _sheet(found: Sequence[LayersNetwork]) -> Sheet:
             part.first,
             part.change,
             _told(part.ratio),
+            _told(part.second) if kind != "weights" else None,
             _told(part.whiskers),
             part.num_cross if kind == "errors" else None,
             _told(part.cross),
@@ -433,18 +448,29 @@ def _accuracy_sheet(found: Sequence[LayersNetwork]) -> Sheet:
     return sheet("accuracy", "Samples that the features of a layer classify right", names, rows)
 
 
+def _products_sheet(found: Sequence[LayersNetwork]) -> Sheet:
+    names = ("network", "seed", "l", "g_c, h_c ⊗ δ_c", "g_cc', h_c ⊗ δ_cc'", "h of another class")
+    rows = [
+        (net.label, net.seed, int(depth), *map(_told, (one.classes, one.pairs, one.others)))
+        for net in found
+        for depth, one in net.products.items()
+    ]
+    return sheet("products", "Cosines of mean gradients and products of means", names, rows)
+
+
 STUDY = Study(
     name="papyan-layers",
     paper="Papyan",
-    where="Figs 7 to 10, 13; §7.4 to §7.9, §7.13",
+    where="Figs 2, 7 to 10, 13; Table 1; §7.4 to §7.9, §7.12, §7.13",
     title="Do class means cause the outliers of features, errors and weights, and with depth more?",
     settings={
         "laptop": Setting((WIDE_MLP,), {"samples": None, "shown": 300}),
         "paper": Setting(
             casts.MLP,
-            {"samples": 10000, "shown": 300},
-            note=f"{casts.CHOSEN} 25 for this network. Spectra are those of 10000 samples, where "
-            "he does not say how many; he draws 750 eigenvalues and 150 singular values, we 300.",
+            {"samples": 5000, "shown": 300},
+            note=f"{casts.MLP_EPOCHS} {casts.CHOSEN} 25 for this network. Spectra are those of "
+            "5000 samples, where he does not say how many; he draws 750 eigenvalues and 150 "
+            "singular values, we 300.",
         ),
     },
     measure=measure,

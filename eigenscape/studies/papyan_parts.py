@@ -66,6 +66,11 @@ class LayerPart:
         return float(values[self.num_classes - 1]) / self.bulk
 
     @property
+    def second(self) -> float:
+        """λ₂ of the class part over the bulk: the first is the global mean's."""
+        return float(self.class_values[1]) / self.bulk
+
+    @property
     def whiskers(self) -> float:
         """λ₂/λ_C of the class part."""
         return float(self.class_values[1] / self.class_values[-1])
@@ -87,6 +92,23 @@ class LayerPart:
         ratios = self.before[:-1] / self.before[1:]
         later = ratios[self.num_classes : max(len(ratios) // 2, self.num_classes + 1)]
         return float(ratios[self.num_classes - 1] / later.max()) if len(later) else math.nan
+
+
+@storable
+@dataclass(frozen=True)
+class LayerProducts:
+    """How near the means of a layer's gradients are to Kronecker products of means.
+
+    Attributes:
+        classes: Mean cosine of g_c and h_c ⊗ δ_c, over classes.
+        pairs: Mean cosine of g_{c,c'} and h_c ⊗ δ_{c,c'}, over pairs c' ≠ c.
+        others: As `classes`, with the features of the next class for h_c: what is due to what all
+            classes have in common.
+    """
+
+    classes: float
+    pairs: float
+    others: float
 
 
 def feature_part(seen: BackpropagatedErrors, depth: int, device: torch.device) -> LayerPart | None:
@@ -168,6 +190,47 @@ def weight_part(
         _gone(before, without(first_U, first_V), 1),
         before.new_zeros(0).cpu(),
     )
+
+
+def layer_products(seen: BackpropagatedErrors, device: torch.device) -> LayerProducts:
+    """Compare means of a layer's gradients g = h ⊗ δ with products of the means of h and δ.
+
+    Cost: 2(C − 1)·N·m·n flops, and one matrix (m, n) at a time.
+
+    Args:
+        seen: The inputs and errors of a layer on plain vectors.
+        device: Where to work.
+
+    Returns:
+        Cosines. Classes without samples, and pairs without weight, are left out.
+    """
+    errors, weights, features = (
+        t.to(device, torch.float64) for t in (seen.errors, seen.weights, seen.features)
+    )
+    y = seen.classes.to(device)
+    present = y.unique().tolist()
+    centres = {c: features[y == c].mean(0) for c in present}
+    found: dict[str, list[float]] = {"classes": [], "pairs": [], "others": []}
+    for place, c in enumerate(present):
+        h, w, d = features[y == c], weights[y == c], errors[y == c]
+        g, delta = h.new_zeros(d.shape[2], h.shape[1]), h.new_zeros(d.shape[2])
+        for label in range(w.shape[1]):
+            total = float(w[:, label].sum())
+            if label == c or total == 0.0:
+                continue
+            rows = (w[:, label, None] / total) * d[:, label]
+            pair, mean = rows.T @ h, rows.sum(0)
+            found["pairs"].append(_cosine(pair, mean, centres[c]))
+            g, delta = g + total * pair, delta + total * mean
+        found["classes"].append(_cosine(g, delta, centres[c]))
+        found["others"].append(_cosine(g, delta, centres[present[(place + 1) % len(present)]]))
+    means = {name: [v for v in values if math.isfinite(v)] for name, values in found.items()}
+    return LayerProducts(**{name: float(np.mean(v or [math.nan])) for name, v in means.items()})
+
+
+def _cosine(g: Tensor, left: Tensor, right: Tensor) -> float:
+    """Return the cosine of a matrix (m, n) and left ⊗ right; NaN where one of them is zero."""
+    return float(left @ g @ right / (g.norm() * left.norm() * right.norm()))
 
 
 def rank_correlation(values: Sequence[float]) -> float:

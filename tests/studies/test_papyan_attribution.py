@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from eigenscape.progress import Progress
 from eigenscape.report import StudyResult
 from eigenscape.studies import STUDIES, Networks, Setting, Workshop, run_study
 from eigenscape.studies._whole_spectra import held_out_risk
-from eigenscape.studies.papyan_attribution import _look
+from eigenscape.studies.papyan_attribution import _look, bulk_share
 from tests.studies.conftest import numbers_of
 from tests.studies.test_papyan_spectra import NARROW, hessian
 
@@ -90,12 +91,39 @@ def test_shares_are_those_of_dense_matrices(result: StudyResult, networks: Netwo
             "table1.gradients.outliers": gone(G, P["class"], C),
             "table1.gradients.mini-bulk": gone(G - P["class"], P["cross"], C * (C - 2)),
             "table1.gradients.same": float(change.max()),
+            "table1.gradients.bulk": means_outside(P),
             "s1-11.top-outlier": gone(G, P["global"], 1),
         }.items():
             expected.setdefault(f"papyan.{id}", []).append(value)
     for id, found in expected.items():
         assert ours[id] == pytest.approx(sum(found) / 2, rel=1e-5, abs=1e-8), id
-    assert ours["papyan.table1.gradients.bulk"] == pytest.approx(1.0)
+
+
+def means_outside(P: dict[str, Tensor]) -> float:
+    """What G has beyond its C² leading eigenvectors, less what the means have there, as a share."""
+    V = torch.linalg.eigh(P["G"]).eigenvectors[:, : -C * C]
+    means = P["class"] + P["cross"] + P["same"]
+    left, bulk = (float(torch.trace(V.T @ M @ V)) for M in (means, P["G"]))
+    return 1 - left / bulk
+
+
+def test_the_bulk_is_not_that_of_a_random_matrix(result: StudyResult, networks: Networks) -> None:
+    """Neither one that has the eigenvalues of G_within nor one that has its size in the bulk."""
+    P = parts(networks, 0)
+    G, n = P["G"], len(P["G"])
+    within = G - P["class"] - P["cross"] - P["same"]
+    claim = next(c for c in STUDIES[NAME].claims if c.id == "papyan.table1.gradients.bulk")
+    share = bulk_share(G, within, C * C)
+    assert share == pytest.approx(means_outside(P))
+    draw = torch.Generator().manual_seed(0)
+    Q = torch.linalg.qr(torch.randn(n, n, generator=draw)).Q
+    turned = Q @ within @ Q.T
+    V = torch.linalg.eigh(G).eigenvectors[:, : -C * C]
+    scaled = turned * float(torch.trace(V.T @ G @ V) / torch.trace(V.T @ turned @ V))
+    for other in (turned, scaled, torch.zeros_like(G)):
+        assert bulk_share(G, other, C * C) < min(claim.low, share) - 0.5
+    assert bulk_share(G, G, C * C) == pytest.approx(1.0)
+    assert math.isnan(bulk_share(torch.diag(torch.arange(n) < 5).double(), within, C * C))
 
 
 # Products find eigenvalues to the square of the tolerance 1e-3, and means of bulks by four probes,
@@ -178,3 +206,19 @@ def test_stages_are_reported_one_by_one(networks: Networks, shop: Workshop) -> N
         assert [(step.done, step.total) for step in steps] == [
             (done, stages) for done in range(1, stages + 1)
         ]
+
+
+def test_spectra_of_large_networks_say_how_far_they_are(
+    networks: Networks, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their products take minutes, and a run whose time is over stops between them."""
+    monkeypatch.setattr("eigenscape.studies._whole_spectra.DENSE", 10)
+    steps: list[Progress] = []
+    options = {"max_bytes": 2**30, "num_draws": 0, "samples": 60}
+    _look(dataclasses.replace(shop, progress=steps.append), networks, 1, options)
+    assert {step.task for step in steps} >= {"eigsh", "spectral density"}
+
+
+def test_log_spectra_at_paper_scale_say_how_many_steps() -> None:
+    for name in (NAME, "papyan-dynamics"):
+        assert "128 steps of Lanczos, where Papyan has 2048" in STUDIES[name].settings["paper"].note

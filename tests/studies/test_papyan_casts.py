@@ -2,13 +2,17 @@ import pytest
 import torch
 from torch import nn
 
+from eigenscape.data import DataSet
+from eigenscape.studies import STUDIES
 from eigenscape.studies.papyan_casts import (
     DIGITS_MLP,
     MLP,
     RATES,
+    RESNET_FEW,
     SMALL,
     SMALL_SIZES,
     VGG,
+    VGG_FEW,
     VGG_SIZES,
     network,
 )
@@ -36,12 +40,41 @@ def test_one_rate_is_no_choice() -> None:
 def test_networks_of_the_paper() -> None:
     assert len(VGG) == len(MLP) == 3
     assert {(cast.data, cast.recipe.epochs) for cast in VGG} == {
-        ("mnist", 200),
-        ("fashion-mnist", 200),
-        ("cifar10", 350),
+        ("mnist", 40),
+        ("fashion-mnist", 60),
+        ("cifar10", 100),
     }
+    assert {cast.recipe.epochs for cast in MLP} == {100}
+    assert all(cast.rates == RATES for cast in (*VGG, *MLP, VGG_FEW, RESNET_FEW))
     sizes = [cast.samples for cast in VGG_SIZES]
-    assert (len(sizes), sizes[0], sizes[8], sizes[-1]) == (13, 100, 1360, 5060)
+    assert sizes == [100, 190, 370, 710, 1360, 2630, 5060]
+    assert {cast.keep_epochs for cast in VGG_SIZES} == {(1, 10, 50)}
+
+
+def test_the_residual_network_has_batch_norm() -> None:
+    # Of the size of MNIST's images, whose files may not be here.
+    data = DataSet("two", torch.zeros(2, 1, 28, 28), torch.arange(2), num_classes=10)
+    net = RESNET_FEW.build(0, data)
+    assert any(isinstance(module, nn.BatchNorm2d) for module in net.modules())
+
+
+def test_notes_say_what_is_shorter_than_in_the_paper() -> None:
+    """Numbers in words stand for the settings beside them."""
+    notes = {name: study.settings["paper"].note for name, study in STUDIES.items()}
+    first, second, third = (cast.recipe.epochs for cast in VGG)
+    trained = f"{first} epochs on MNIST, {second} on Fashion-MNIST and {third} on CIFAR-10"
+    assert f"{trained}, where Papyan has 200, 200 and 350." in notes["papyan-spectra"]
+    samples = STUDIES["papyan-spectra"].settings["paper"].options["samples"]
+    assert f"{samples} training and {samples} test samples" in notes["papyan-spectra"]
+    for name in ("papyan-layers", "papyan-kronecker"):
+        assert f"{MLP[0].recipe.epochs} epochs, where Papyan has 350" in notes[name]
+        assert f"{STUDIES[name].settings['paper'].options['samples']} samples" in notes[name]
+    a_class = [str((cast.samples or 0) // 10) for cast in VGG_SIZES]
+    sizes = f"{', '.join(a_class[:-1])} and {a_class[-1]} samples a class"
+    assert f"seven: {sizes}" in notes["papyan-dynamics"]
+    assert "150 epochs" in notes["papyan-dynamics"]
+    assert "files were not at hand" in notes["papyan-spectra"]
+    assert "5000 samples of each class of MNIST" in notes["papyan-spectra"]
 
 
 def test_batch_norm_stands_before_relu() -> None:

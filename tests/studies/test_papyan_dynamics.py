@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from eigenscape.data import DataSet
 from eigenscape.losses import CrossEntropy
+from eigenscape.models import build
 from eigenscape.operators import ClassGradients, GaussNewton
 from eigenscape.report import StudyResult
 from eigenscape.risk import EmpiricalRisk
@@ -183,3 +185,26 @@ def test_panels_are_epochs_by_sizes(result: StudyResult) -> None:
     assert len({panel.y for panel in panels}) == 1
     within = next(mark for mark in panels[0].marks if getattr(mark, "label", None) == "within")
     assert len(within.x) == 10  # one for each class
+
+
+def test_language_models_have_no_levels_of_classes(shop: Workshop) -> None:
+    """A sample has a label for each position, so that it is in no class alone."""
+    tokens = torch.randint(3, (8, 6), generator=torch.Generator().manual_seed(0))
+    data = DataSet("tokens", tokens[:, :-1], tokens[:, 1:], num_classes=3)
+    own = Own(lambda seed: build("GPT-1x4x2", input_shape=(5,), num_classes=3), data)
+    recipe = dataclasses.replace(NARROW.recipe, epochs=1, batch_size=3)
+    whole = dataclasses.replace(
+        NARROW, model="mine", own=own, samples=None, recipe=recipe, seeds=(0,)
+    )
+    found = run_study(STUDIES[NAME], shop, own=whole)
+    assert any("a label for each position" in note for note in found.notes)
+    assert "papyan.fig6.alignment" in numbers_of(found)
+
+
+def test_panels_with_levels_need_no_note(result: StudyResult) -> None:
+    assert not any("a label for each position" in note for note in result.notes)
+
+
+def test_panels_are_of_sizes_that_there_are() -> None:
+    setting = STUDIES[NAME].settings["paper"]
+    assert set(setting.options["shown"]) < {cast.samples for cast in setting.casts}

@@ -33,7 +33,7 @@ def test_features(ran: Callable[[str], StudyResult], shop: Workshop) -> None:
     ours, networks = numbers_of(ran(NAME)), shop.networks(TINY_BN)
     y = networks.data.targets
     ratios: dict[str, list[float]] = {"fc2": [], "fc3": []}
-    whiskers = []
+    whiskers, seconds = [], []
     for seed in TINY_BN.seeds:
         for layer, found in ratios.items():
             h = inputs_of(networks, seed, layer)
@@ -41,10 +41,13 @@ def test_features(ran: Callable[[str], StudyResult], shop: Workshop) -> None:
             M = sum((y == c).double().mean() * torch.outer(means[c], means[c]) for c in range(10))
             values = torch.linalg.eigvalsh(M).flip(0)
             away = h - means[y]
-            found.append(float(values[9] / torch.linalg.eigvalsh(away.T @ away / len(h))[-1]))
-            if layer == "fc3":
+            bulk = torch.linalg.eigvalsh(away.T @ away / len(h))[-1]
+            found.append(float(values[9] / bulk))
+            if layer == "fc2":
+                seconds.append(float(values[1] / bulk))
+            else:
                 whiskers.append(float(values[1] / values[9]))
-    assert ours["papyan.fig8.features.first"] == pytest.approx(sum(ratios["fc2"]) / 2)
+    assert ours["papyan.fig8.features.first"] == pytest.approx(sum(seconds) / 2)
     assert ours["papyan.fig8.features.last"] == pytest.approx(sum(ratios["fc3"]) / 2)
     assert ours["papyan.fig8.features.whiskers-last"] == pytest.approx(sum(whiskers) / 2)
     # Of two layers the rank correlation is a sign.
@@ -57,6 +60,11 @@ def test_table(ran: Callable[[str], StudyResult]) -> None:
     layers = list(zip(table["seed"], table["matrix"], table["l"], strict=True))
     one = [("H", 0), ("H", 1), ("H", 2), ("Δ", 1), ("Δ", 2), ("W", 1), ("W", 2)]
     assert layers == [(seed, *row) for seed in (0, 1) for row in one]
+    first = [i for i, layer in enumerate(layers) if layer[1:] == ("Δ", 1)]
+    seconds = [table["λ_C/bulk"][i] * table["λ₂/λ_C"][i] for i in first]
+    assert [table["λ₂/bulk"][i] for i in first] == pytest.approx(seconds, rel=1e-4)
+    ours = numbers_of(ran(NAME))["papyan.fig10.errors.first"]
+    assert ours == pytest.approx(sum(seconds) / 2, rel=1e-4)
     accuracy = ran(NAME).sheets[1].columns
     assert accuracy["l"] == (0, 1, 2, 0, 1, 2)
     assert all(0.1 < share <= 1.0 for share in accuracy["nearest class mean"])
@@ -161,6 +169,44 @@ def test_weights_are_judged_with_weight_decay_alone(
     result = run_study(study, shop)
     assert [name for name in numbers_of(result) if ".weights." in name]
     assert not any("--weight-decay" in note for note in result.notes)
+
+
+def test_mean_gradients_beside_products_of_means(
+    ran: Callable[[str], StudyResult], shop: Workshop
+) -> None:
+    """Table 1, from gradients of every sample with every label."""
+    networks, cosine = shop.networks(TINY_BN), torch.nn.functional.cosine_similarity
+    found: dict[str, list[float]] = {"classes": [], "pairs": [], "others": []}
+    for seed in TINY_BN.seeds:
+        model, data = networks.model(seed), networks.data
+        for layer in ("fc1", "fc2"):
+            h = inputs_of(networks, seed, layer)
+            bias, weight = (model.get_parameter(f"{layer}.{name}") for name in ("bias", "weight"))
+            logs = model(data.inputs).log_softmax(1)
+            p = logs.detach().exp()
+            cosines = {name: [] for name in found}
+            centres = torch.stack([h[data.targets == c].mean(0) for c in range(10)])
+            for c in range(10):
+                parts = []
+                own = (data.targets == c).nonzero()[:, 0]
+                for label in set(range(10)) - {c}:
+                    loss = -(p[own, label] * logs[own, label]).sum()  # p is a constant
+                    g, delta = torch.autograd.grad(loss, (weight, bias), retain_graph=True)
+                    product = torch.outer(delta, centres[c])
+                    cosines["pairs"].append(cosine(g.flatten(), product.flatten(), dim=0))
+                    parts.append((g, delta))
+                g, delta = (sum(part) for part in zip(*parts, strict=True))
+                for name, centre in (("classes", c), ("others", (c + 1) % 10)):
+                    product = torch.outer(delta, centres[centre])
+                    cosines[name].append(cosine(g.flatten(), product.flatten(), dim=0))
+            for name, values in cosines.items():
+                found[name].append(float(torch.stack(values).mean()))
+    ours, table = numbers_of(ran(NAME)), ran(NAME).sheets[2].columns
+    for claim, name in (("class", "classes"), ("cross", "pairs")):
+        number = ours[f"papyan.table1.layers.{claim}-products"]
+        assert number == pytest.approx(sum(found[name]) / 4)
+    assert table["h of another class"] == pytest.approx(found["others"], rel=1e-4)
+    assert min(a - b for a, b in zip(found["classes"], found["others"], strict=True)) > 0.05
 
 
 def test_layers_are_reported_one_by_one(shop: Workshop) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from eigenscape.studies.papyan_parts import (
     _by_squares,
     error_part,
     feature_part,
+    layer_products,
     rank_correlation,
     weight_part,
 )
@@ -187,3 +189,41 @@ def test_singular_values_of_a_gpu_are_those_of_the_host(shape: tuple[int, int]) 
     exact = torch.linalg.svdvals(left)
     # Of those that are zero the square is ε σ₁².
     torch.testing.assert_close(_by_squares(left), exact, rtol=1e-12, atol=1e-7)
+
+
+def test_products_of_means(seen: BackpropagatedErrors) -> None:
+    """With features that are constant in each class a mean gradient is a product of means."""
+    y = seen.classes
+    centres = torch.stack([seen.features[y == c].mean(0) for c in range(C)])
+    constant = layer_products(dataclasses.replace(seen, features=centres[y]), CPU)
+    assert (constant.classes, constant.pairs) == pytest.approx((1.0, 1.0))
+    assert constant.others < 0.95
+    # Features without means, and no weight at all for one of the labels.
+    draw = torch.Generator().manual_seed(1)
+    p = seen.probabilities.clone()
+    p[:, 1] = 0.0
+    other = torch.randn(N, IN, generator=draw)
+    found = layer_products(dataclasses.replace(seen, features=other, probabilities=p), CPU)
+    means: list[torch.Tensor] = []
+    for c, label in ((0, 2), (1, 0), (1, 2), (2, 0)):
+        w, d, h = p[y == c, label], seen.errors[y == c, label], other[y == c]
+        g = torch.einsum("i,ia,ib->ab", w, d, h).flatten()
+        product = torch.outer(w @ d, h.mean(0)).flatten()
+        means.append(torch.nn.functional.cosine_similarity(g, product, dim=0))
+    assert found.pairs == pytest.approx(float(torch.stack(means).mean()))
+    assert found.pairs < 0.95
+
+
+def test_a_class_without_samples_has_no_product(seen: BackpropagatedErrors) -> None:
+    fewer = seen.classes != 1
+    found = layer_products(
+        dataclasses.replace(
+            seen,
+            classes=seen.classes[fewer],
+            features=seen.features[fewer],
+            errors=seen.errors[fewer],
+            probabilities=seen.probabilities[fewer],
+        ),
+        CPU,
+    )
+    assert all(math.isfinite(value) for value in dataclasses.astuple(found))

@@ -6,10 +6,21 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from eigenscape.errors import ConvergenceWarning
 from eigenscape.operators import Dense
+from eigenscape.progress import Progress
 from eigenscape.report import StudyResult
-from eigenscape.studies import STUDIES, Networks, Setting, Workshop, papyan_casts, run_study
-from eigenscape.studies.papyan_spectra import measure, paper_density
+from eigenscape.studies import (
+    STUDIES,
+    Networks,
+    Setting,
+    Workshop,
+    _whole_spectra,
+    papyan_casts,
+    run_study,
+)
+from eigenscape.studies._whole_spectra import LONG_STEPS, NUM_STEPS, Spectrum, take_spectrum
+from eigenscape.studies.papyan_spectra import SpectraLook, _interlaced, measure, paper_density
 from tests.studies.conftest import TINY, numbers_of
 
 NAME = "papyan-spectra"
@@ -131,3 +142,42 @@ def test_sessions_add_up(empty_shop: Workshop, tmp_path: Path) -> None:
     assert ours["network"] == (first.label,) * 6 + (second.label,) * 6
     assert all(column[:6] == mine[name] for name, column in ours.items())
     assert both.num_products > alone.num_products
+
+
+@pytest.mark.parametrize(
+    ("H", "G", "share"),
+    [
+        ([9.0, 7.0, 5.0, 3.0, 2.0], [8.0, 6.0, 4.0, 2.5, 0.0], 1.0),
+        ([8.0, 6.0, 4.0, 2.5, 0.0], [9.0, 7.0, 5.0, 3.0, 2.0], 1.0),  # the other way round
+        ([9.0, 7.0, 5.0, 3.0, 2.0], [8.0, 7.5, 4.0, 2.5, 0.0], 2 / 3),  # the second is too large
+        ([9.0, 7.0, 5.0, 3.0, 2.0], [6.0, 5.5, 4.0, 2.5, 0.0], 2 / 3),  # the first is too small
+        ([9.0, 7.0, 5.0, 3.0, 2.0], [8.0, 7.5, 4.0, 3.5, 0.0], 2 / 3),  # the fourth is beyond C
+    ],
+)
+def test_interlacing_has_two_sides(H: list[float], G: list[float], share: float) -> None:
+    spectra = {
+        name: Spectrum(torch.tensor(top), torch.zeros(1), torch.ones(1), 0.0, 6, 0)
+        for name, top in (("H", H), ("G", G))
+    }
+    look = SpectraLook("x", 0, "test", spectra, 4, None)
+    assert _interlaced(look) == pytest.approx(share)
+
+
+def test_long_vectors_cost_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pairs do not converge, a GPU would spend minutes on each matrix."""
+    A = Dense(torch.diag(torch.linspace(0.0, 1.0, 2000))) * 1.0  # by products; no gap anywhere
+    free = take_spectrum(A, 30)
+    assert free.num_products - 4 * NUM_STEPS > 400
+    monkeypatch.setattr(_whole_spectra, "LONG", 2000)
+    with pytest.warns(ConvergenceWarning, match="Not converged"):
+        found = take_spectrum(A, 30)
+    assert 300 < found.num_products - LONG_STEPS <= 400
+    many = take_spectrum(A, 210)  # and their certificates are more than 400
+    assert len(many.top) == 210
+
+
+def test_progress_of_products_is_told() -> None:
+    steps: list[Progress] = []
+    A = Dense(torch.diag(torch.linspace(-1.0, 3.0, 400))) * 1.0
+    take_spectrum(A, 3, progress=steps.append)
+    assert {step.task for step in steps} == {"eigsh", "spectral density"}
