@@ -1,6 +1,5 @@
 """`eigenscape study`: reproduce a figure or table of a paper, also with a network of your own."""
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,16 +11,24 @@ from eigenscape.cli._screen import Screen, duration
 from eigenscape.cli._verb import NOT_CONVERGED, DataDir, Debug, Quiet
 from eigenscape.cli.analyze import Device, Out, Overwrite
 from eigenscape.cli.train import parse_numbers
-from eigenscape.errors import InvalidArgumentError, UnknownNameError, near_matches
+from eigenscape.errors import (
+    EigenscapeError,
+    InvalidArgumentError,
+    UnknownNameError,
+    near_matches,
+)
 from eigenscape.progress import Progress, ProgressCallback
 
 if TYPE_CHECKING:
+    import torch
+
     from eigenscape.data import DataSet
     from eigenscape.studies import Cast, Study, StudyResult
 
 # Of one's own network.
 _TRAINING = ("epochs", "lr", "momentum", "weight_decay", "batch_size", "seeds", "test_data")
 _NO_SETTINGS = ("ctx", "out", "overwrite", "networks", "record", "quiet", "debug")
+_ALONG = (1, 10, 100)  # epochs kept for studies that look along training
 
 
 def study(
@@ -95,7 +102,9 @@ def study(
     }
     # What can be refused is refused before anything is written.
     own = _own(ctx, settings)
-    STUDIES[name].setting(scale, own)
+    setting = STUDIES[name].setting(scale, own)
+    if own is not None:
+        _require_fit(own, setting.dtype)
     chosen = choose_device(device)
     shown = "own" if own is not None else scale
     folder = out or _runs.default_folder("study", name, shown)
@@ -167,11 +176,46 @@ def _own(ctx: typer.Context, settings: dict[str, Any]) -> "Cast | None":
     found = _set(data, settings["data_dir"], "--data")
     other = settings["test_data"] or (None if is_reference(data) else data)
     test = None if other is None else _set(other, settings["data_dir"], "--test-data")
-    network_name = model.rpartition(":")[0].rpartition("/")[2] if is_reference(model) else model
-    cast = Cast(network_name, found.name, recipe, parse_numbers(settings["seeds"], "--seeds"))
-    own = Own(lambda seed: load_model(model, found, seed=seed), found, test)
-    own.network(0)
-    return dataclasses.replace(cast, own=own)
+    return Cast(
+        model.rpartition("/")[2] if is_reference(model) else model,
+        found.name,
+        recipe,
+        parse_numbers(settings["seeds"], "--seeds"),
+        keep_epochs=tuple(epoch for epoch in _ALONG if epoch < recipe.epochs),
+        own=Own(lambda seed: load_model(model, found, seed=seed), found, test),
+    )
+
+
+def _require_fit(cast: "Cast", dtype: "torch.dtype") -> None:
+    """Run a batch through the network, so that what does not fit is told before it is trained.
+
+    Args:
+        cast: A reader's own.
+        dtype: What curvature will be computed in.
+
+    Raises:
+        InvalidArgumentError: If it fails, or its output and the targets do not fit.
+    """
+    from eigenscape.cli._user_code import users_own
+    from eigenscape.losses import CrossEntropy
+    from eigenscape.risk import EmpiricalRisk
+
+    own = cast.own
+    if own is None:
+        return
+    network = own.network(0).to("cpu", dtype)
+    for data, role in ((own.data, "--data"), (own.test, "--test-data")):
+        if data is None:
+            continue
+        try:
+            with users_own("it failed"):
+                few = data.take(min(data.num_samples, cast.recipe.batch_size))
+                EmpiricalRisk(network, CrossEntropy(), few)
+                _ = cast.key  # for which it is run in train mode too
+        except EigenscapeError as error:
+            raise InvalidArgumentError(
+                f"`--model` cannot be studied on `{role}`: {error}"
+            ) from error
 
 
 def _require_none_given(ctx: typer.Context) -> None:
@@ -194,23 +238,30 @@ def _set(reference: str, folder: str | None, role: str) -> "DataSet":
     if isinstance(found, DataSet):
         return found
     inputs, targets = _pair(found, role)
+    if not targets.numel():
+        raise InvalidArgumentError(
+            f"`{role}` of a study must give one sample or more; got inputs of shape "
+            f"{tuple(inputs.shape)} and targets of shape {tuple(targets.shape)}."
+        )
     return DataSet(reference, inputs, targets, num_classes=int(targets.max()) + 1)
 
 
 def _pair(data: Any, role: str) -> Any:
-    from torch import Tensor
+    import torch
 
     tensors = getattr(data, "tensors", data)
-    if (
-        isinstance(tensors, tuple | list)
-        and len(tensors) == 2
-        and all(isinstance(tensor, Tensor) for tensor in tensors)
-        and not tensors[1].is_floating_point()
-    ):
-        return tensors
+    got = type(data).__name__
+    if isinstance(tensors, tuple | list):
+        is_pair = len(tensors) == 2 and all(isinstance(item, torch.Tensor) for item in tensors)
+        got = f"a {got} of {', '.join(type(item).__name__ for item in tensors) or 'nothing'}"
+        if is_pair:
+            kind = tensors[1].dtype
+            if not (kind.is_floating_point or kind.is_complex or kind == torch.bool):
+                return tensors
+            got = f"targets of {kind}. Return whole numbers, e.g. `targets.long()`"
     raise InvalidArgumentError(
         f"`{role}` of a study must give inputs and class indices as two tensors, or a "
-        f"TensorDataset; got {type(data).__name__}."
+        f"TensorDataset; got {got}."
     )
 
 
@@ -232,6 +283,8 @@ def _tell(screen: Screen, result: "StudyResult", folder: Path) -> None:
         screen.list([f"{f.id}: {f.explanation}" for f in judged if f.explanation])
     else:
         screen.say(result.status.text)
+    if result.scale == "own":  # of their own network readers know less than of the paper's
+        screen.list(result.notes)
     if screen.quiet:
         screen.result(str(folder))
         return

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eigenscape import data as data_room
+from eigenscape.batches import Batch, explained
 from eigenscape.data import DataSet
 from eigenscape.errors import InvalidArgumentError, require_choice
 from eigenscape.files import crc, digest
@@ -19,6 +21,8 @@ from eigenscape.models import build
 from eigenscape.train import Recipe
 
 LABELS = ("true", "random")
+# Of these many samples the outputs tell networks apart, to this share of the largest.
+_FEW, _STEP = 8, 1e-6
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,69 @@ class Own:
             return copy.deepcopy(self.build(seed))  # a file may hold one network ready made
 
     def fingerprint(self) -> str:
-        """Return what tells it from another of the same name: its data and its first weights."""
+        """Return what tells it from another of the same name.
+
+        Its data; its first weights with their names and shapes; its modules and the code of their
+        classes; and what it makes of a few samples. Weights alone would not tell two networks of
+        the same shapes apart whose activations differ.
+
+        Cost: two forward passes of a few samples, in float64 on the CPU.
+
+        Raises:
+            UnsupportedModelError: If the network cannot run them.
+        """
         sets = [self.data] if self.test is None else [self.data, self.test]
         pairs = [tensor for found in sets for tensor in (found.inputs, found.targets)]
-        weights = self.network(0).state_dict().values()
-        return "-".join(f"{crc(t):08x}" for t in (*pairs, *weights))
+        network = self.network(0)
+        weights = network.state_dict()
+        fixed = [name for name, weight in network.named_parameters() if not weight.requires_grad]
+        return "-".join(
+            [
+                *(f"{crc(tensor):08x}" for tensor in (*pairs, *weights.values())),
+                *(f"{name} {tuple(tensor.shape)}" for name, tensor in weights.items()),
+                *fixed,
+                # Where an object lies in memory says nothing of it, and differs every time.
+                re.sub(r" at 0x[0-9a-fA-F]+", "", repr(network)),
+                *_code(network),
+                *_outputs(network, self.data.inputs[:_FEW]),
+            ]
+        )
+
+
+def _code(network: nn.Module) -> list[str]:
+    """Return the source of the classes of its modules, as far as they are a reader's own."""
+    found = []
+    for kind in dict.fromkeys(type(part) for part in network.modules()):
+        if kind.__module__.partition(".")[0] not in ("torch", "eigenscape"):
+            try:
+                found.append(inspect.getsource(kind))
+            except (OSError, TypeError):  # typed in, not written in a file
+                found.append(kind.__qualname__)
+    return found
+
+
+def _outputs(network: nn.Module, inputs: Tensor) -> list[str]:
+    """Return checksums of what a network makes of inputs, in eval mode and in train mode.
+
+    In float64 and rounded, so that they do not depend on the number of threads or the processor.
+    """
+    network, inputs = network.to("cpu", torch.float64), inputs.cpu()
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    batch = Batch((inputs,), {}, None, len(inputs))
+    found = []
+    for is_training in (False, True):
+        network.train(is_training)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), explained(batch):
+            torch.manual_seed(0)
+            output = network(inputs)
+        if not isinstance(output, Tensor):
+            found.append(type(output).__name__)  # training says what is wrong with it
+            continue
+        values = output.double().nan_to_num()
+        size = float(values.abs().max()) if values.numel() else 0.0
+        steps = (values / (_STEP * (size or 1.0))).round().long()
+        found.append(f"{tuple(values.shape)} {size:.5g} {crc(steps):08x}")
+    return found
 
 
 @dataclass(frozen=True)

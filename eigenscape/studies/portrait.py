@@ -4,9 +4,12 @@ Letters: H the Hessian of the layer's weight (m·n, m·n), h_i its eigenvectors,
 layer's output, x its input, P positions (1 for a fully connected layer).
 """
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from eigenscape.analyses import Autocorrelation, autocorrelation, layer_names
 from eigenscape.dense import eigh
@@ -22,6 +25,9 @@ from eigenscape.risk import EmpiricalRisk
 # Below the second, one that is formed anyway is diagonalised too.
 _DENSE, _FORMED = 1000, 4000
 TOLERANCE = 1e-6
+# More numbers than this, half a gigabyte, the eigenvectors of one layer shall not have.
+_MOST_NUMBERS = 2**26
+_FEW_SAMPLES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +101,28 @@ def take_portrait(
     return Portrait(layer, pairs, KroneckerHessian(risk, weight), autocorrelation(risk, layer))
 
 
+def pairs_around_outputs(risk: EmpiricalRisk, layer: str, num_pairs: int) -> int:
+    """Return how many eigenpairs show what becomes of a layer at m outputs and beyond.
+
+    Args:
+        risk: The risk.
+        layer: The layer's name.
+        num_pairs: The least.
+
+    Returns:
+        A fifth more than m, or all where there are fewer; the least where the eigenvectors would
+        take too much memory.
+    """
+    shape = risk.space.shapes[f"{layer}.weight"]
+    q = math.prod(shape)
+    wanted = max(num_pairs, min(-(-6 * shape[0] // 5), q))
+    return wanted if wanted * q <= _MOST_NUMBERS else num_pairs
+
+
 def matrix_layers(risk: EmpiricalRisk) -> tuple[str, ...]:
-    """Return the layers that are one weight matrix applied to vectors.
+    """Return the layers that are one weight matrix applied to vectors, and run once.
+
+    Cost: one forward pass of a few samples.
 
     Args:
         risk: The risk.
@@ -107,15 +133,96 @@ def matrix_layers(risk: EmpiricalRisk) -> tuple[str, ...]:
     Raises:
         UnsupportedModelError: If there is none.
     """
-    found = tuple(
-        name
-        for name in layer_names(risk)
-        if f"{name}.weight" in risk.space
-        and matrix_obstacle(find_layer(risk, f"{name}.weight")) is None
+    obstacles = layer_obstacles(risk)
+    found = tuple(name for name, obstacle in obstacles.items() if obstacle is None)
+    if found:
+        return found
+    root, look = risk.module, "Look at it with `eigenscape analyze`."
+    why = f"this network has none. {look}"
+    if obstacles:
+        why = f"of this network none will do: {_listed(obstacles)}. {look}"
+    elif isinstance(root, nn.Linear | nn.modules.conv._ConvNd):
+        kind = type(root).__name__
+        why = f"this network is a {kind} and no more, which has no name. Wrap it into a Sequential."
+    raise UnsupportedModelError(
+        f"A study of layers needs linear layers or convolutions that run once each; {why}"
     )
-    if not found:
-        raise UnsupportedModelError(
-            "A study of Wu needs linear layers or convolutions that run once each; this network "
-            "has none. Look at it with `eigenscape analyze`."
-        )
+
+
+def layer_obstacles(risk: EmpiricalRisk) -> dict[str, str | None]:
+    """Say of each linear layer and convolution why it cannot be looked at by itself.
+
+    Cost: one forward pass of a few samples.
+
+    Args:
+        risk: The risk.
+
+    Returns:
+        The reason, or None where it can be, by the layer's name in the model's order.
+    """
+    modules = _linear_modules(risk)
+    counts = Counter(_calls(risk, modules))
+    found: dict[str, str | None] = {}
+    for name in modules:
+        weight, count = f"{name}.weight", counts[name]
+        if weight not in risk.space:
+            found[name] = "its weight is held fixed"
+        elif (obstacle := matrix_obstacle(find_layer(risk, weight))) is not None:
+            found[name] = obstacle
+        elif count != 1:
+            times = f"runs {count} times in a forward pass" if count else "does not run by itself"
+            found[name] = f"it {times}"
+        else:
+            found[name] = None
     return found
+
+
+def last_layer(risk: EmpiricalRisk) -> str:
+    """Return the linear layer or convolution that runs last, also one that is left out.
+
+    Cost: one forward pass of a few samples.
+
+    Args:
+        risk: Its model must have one that runs.
+
+    Returns:
+        Its name.
+    """
+    return _calls(risk, _linear_modules(risk))[-1]
+
+
+def left_out(risk: EmpiricalRisk) -> str:
+    """Return a sentence on the layers that `matrix_layers` leaves out and a reader may miss."""
+    obstacles = _listed(layer_obstacles(risk))
+    return f"Left out where layers are looked at one by one: {obstacles}." if obstacles else ""
+
+
+def _listed(obstacles: dict[str, str | None]) -> str:
+    return "; ".join(f"{name} ({why})" for name, why in obstacles.items() if why is not None)
+
+
+def _linear_modules(risk: EmpiricalRisk) -> dict[str, nn.Module]:
+    """Return linear layers and convolutions that are part of the model, by name."""
+    found = {
+        name: find_layer(risk, name).module
+        for name in layer_names(risk)
+        if name not in risk.space  # a parameter of the model itself
+    }
+    kinds = nn.Linear | nn.modules.conv._ConvNd
+    return {name: module for name, module in found.items() if isinstance(module, kinds)}
+
+
+def _calls(risk: EmpiricalRisk, modules: dict[str, nn.Module]) -> list[str]:
+    """Return which modules one forward pass calls, in this order."""
+    called: list[str] = []
+    hooks = [
+        module.register_forward_hook(lambda *_, name=name: called.append(name))
+        for name, module in modules.items()
+    ]
+    try:
+        with torch.no_grad(), risk.evaluating():
+            risk.output(risk.parameters(), risk.batches.sample(_FEW_SAMPLES))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return called

@@ -1,8 +1,10 @@
 """A study: settings for each scale, the function that measures, and the claims it can judge."""
 
 import dataclasses
+import re
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +18,10 @@ from eigenscape.errors import (
     require_choice,
 )
 from eigenscape.records import Status
-from eigenscape.report import Picture, Sheet, StudyResult
+from eigenscape.report import Finding, Picture, Sheet, StudyResult
 from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Claim, Measured, summary
+from eigenscape.studies.portrait import left_out
 from eigenscape.studies.workshop import (
     Networks,
     Trained,
@@ -86,6 +89,8 @@ class Study:
         measure: Does the work.
         claims: What the paper says.
         own: Whether a reader's own network may take the place of the casts.
+        in_place_of: The network that a reader's own takes the place of, as claims write its name;
+            empty where they name none.
     """
 
     name: str
@@ -96,6 +101,7 @@ class Study:
     measure: Callable[[Setting, Workshop], Outcome]
     claims: tuple[Claim, ...]
     own: bool = True
+    in_place_of: str = ""
 
     def setting(self, scale: str, own: Cast | None = None) -> Setting:
         """Return what is run.
@@ -155,6 +161,10 @@ def run_study(
         raise UnknownNameError(f"`{study.name}` measured what none of its claims says: {unknown}.")
     measured = outcome.by_name | outcome.measured
     findings = tuple(claim.judge(measured.get(claim.id), scale=scale) for claim in study.claims)
+    pictures = outcome.pictures
+    if own is not None:
+        findings = tuple(_renamed(finding, study.in_place_of, own.model) for finding in findings)
+        pictures = _for_files(pictures)
     text = summary(findings) + (f"{DOUBT}{doubts[0]}" if doubts else "")
     return StudyResult(
         status=Status(not doubts, text),
@@ -170,7 +180,7 @@ def run_study(
             **dict(setting.options),
         },
         findings=findings,
-        pictures=outcome.pictures,
+        pictures=pictures,
         sheets=outcome.sheets,
         notes=tuple(
             note
@@ -179,6 +189,7 @@ def run_study(
                 _precision(setting),
                 _trained(shop.asked.values()),
                 _elsewhere(shop.asked.values()),
+                "" if own is None else _left_out(shop.asked.get(own.key)),
                 *outcome.notes,
             )
             if note
@@ -186,6 +197,30 @@ def run_study(
         seconds=0.0 if outcome.earlier else time.monotonic() - started,
         device=", ".join(sorted(outcome.earlier)) or device_name(workshop.device),
     )
+
+
+def _renamed(finding: Finding, old: str, new: str) -> Finding:
+    """Name a reader's own network where a claim names the paper's."""
+    return dataclasses.replace(finding, says=finding.says.replace(old, new)) if old else finding
+
+
+def _for_files(pictures: Sequence[Picture]) -> tuple[Picture, ...]:
+    """Give pictures names that files can have: some hold what a reader calls theirs."""
+    found: list[Picture] = []
+    taken: Counter[str] = Counter()
+    for picture in pictures:
+        name = re.sub(r"[^a-z0-9]+", "-", picture.name.lower()).strip("-")
+        taken[name] += 1
+        name = name if taken[name] == 1 else f"{name}-{taken[name]}"
+        found.append(dataclasses.replace(picture, name=name))
+    return tuple(found)
+
+
+def _left_out(networks: Networks | Trained | None) -> str:
+    """Say which layers of a reader's own network are not looked at."""
+    if not isinstance(networks, Networks):
+        return ""
+    return left_out(networks.risk(networks.cast.seeds[0]))
 
 
 def _precision(setting: Setting) -> str:

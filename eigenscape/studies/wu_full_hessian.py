@@ -44,6 +44,7 @@ _CLAIMS = (
         why="Leaving the paper's last step out should not make the fit worse.",
     ),
 )
+_NAMED = 6
 
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
@@ -84,9 +85,27 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             "only one curve is seen they agree.",
         ),
     )
-    return Outcome(
-        measured, pictures, (sheet("networks", "Every network", names, rows),), (), products
-    )
+    table = sheet("networks", "Every network", names, rows)
+    return Outcome(measured, pictures, (table,), _notes(setting, workshop), products)
+
+
+def _notes(setting: Setting, workshop: Workshop) -> tuple[str, ...]:
+    """Say what is no part of the Hessian of a reader's own network."""
+    found = []
+    for cast in setting.casts:
+        if cast.own is None:  # the paper's networks have no other layers
+            continue
+        risk = workshop.networks(cast).risk(cast.seeds[0])
+        layers = matrix_layers(risk)
+        owners = [name.rpartition(".")[0] or name for name in risk.space.names]
+        others = [name for name in dict.fromkeys(owners) if name not in layers]
+        if others:
+            more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+            found.append(
+                f"The Hessian of {cast.label} is that of linear layers and convolutions; held "
+                f"fixed are the parameters of {', '.join(others[:_NAMED])}{more}."
+            )
+    return tuple(found)
 
 
 def _of_cast(
@@ -96,9 +115,10 @@ def _of_cast(
     networks = workshop.networks(cast)
     c = networks.data.num_classes or 2
     risk = networks.risk(cast.seeds[0])
-    outputs = sum(risk.space.shapes[f"{name}.weight"][0] for name in matrix_layers(risk))
+    layers = matrix_layers(risk)
+    outputs = sum(risk.space.shapes[f"{name}.weight"][0] for name in layers)
     count = min(setting.options["num_pairs"], outputs)  # (44) has no more eigenvectors
-    found = full_approximation(risk, num_pairs=count, tolerance=1e-4)
+    found = full_approximation(risk, layers, num_pairs=count, tolerance=1e-4)
     top = min(c - 1, len(found.values))
     logs = (found.approximated[:top] / found.values[:top].cpu()).clamp_min(1e-12).log()
     ratio = float(torch.exp(logs.mean()))

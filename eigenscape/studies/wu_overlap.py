@@ -23,7 +23,12 @@ from eigenscape.studies._tables import sheet
 from eigenscape.studies._wu_overlap_claims import OVERLAP, slug
 from eigenscape.studies.cast import Cast
 from eigenscape.studies.claim import Measured
-from eigenscape.studies.portrait import Portrait, matrix_layers
+from eigenscape.studies.portrait import (
+    Portrait,
+    last_layer,
+    matrix_layers,
+    pairs_around_outputs,
+)
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Workshop
 
@@ -77,6 +82,11 @@ class OverlapOfLayer:
         return Counter(p.regime for p in self.predictions).most_common(1)[0][0]
 
     @property
+    def reaches_outputs(self) -> bool:
+        """Whether so many eigenvectors were taken that there is a number at k = m."""
+        return len(self.mean) >= self.num_outputs
+
+    @property
     def words(self) -> str:
         """The layer's name for readers."""
         return f"{self.layer} of {self.group}"
@@ -127,12 +137,14 @@ def _of_group(
 ) -> tuple[tuple[OverlapOfLayer, ...], int]:
     """Compare the networks of one architecture; return their layers, and products spent."""
     found, products = [], 0
-    names = matrix_layers(workshop.networks(members[0]).risk(members[0].seeds[0]))
-    for name in names:
+    risk = workshop.networks(members[0]).risk(members[0].seeds[0])
+    last = last_layer(risk)
+    for name in matrix_layers(risk):
+        count = setting.options["num_pairs"]
+        if members[0].own is not None:  # of the paper's networks it is known to be enough
+            count = pairs_around_outputs(risk, name, count)
         seen = [
-            workshop.portrait(
-                workshop.networks(cast), seed, name, num_pairs=setting.options["num_pairs"]
-            )
+            workshop.portrait(workshop.networks(cast), seed, name, num_pairs=count)
             for cast in members
             for seed in cast.seeds
         ]
@@ -142,7 +154,7 @@ def _of_group(
                 "one seed. Give more, e.g. `--seeds 0-2`."
             )
         products += sum(p.pairs.num_products for p in seen)
-        found.append(_compare(group, seen, name == names[-1]))
+        found.append(_compare(group, seen, name == last))
     return tuple(found), products
 
 
@@ -211,7 +223,7 @@ def _sheet(layers: list[OverlapOfLayer]) -> Sheet:
     )
     rows = []
     for r in layers:
-        m = min(r.num_outputs, len(r.mean))
+        overlap, sd, predicted, chance = _at_outputs(r)
         rows.append(
             (
                 r.group,
@@ -221,31 +233,55 @@ def _sheet(layers: list[OverlapOfLayer]) -> Sheet:
                 r.reach,
                 r.peak(),
                 _predicted_peak(r),
-                float(r.mean[m - 1]),
-                r.spread(m),
-                float(r.predicted[m - 1]),
+                overlap,
+                sd,
+                predicted,
                 r.alignment,
-                float(r.chance[m - 1]),
+                chance,
                 r.regime,
             )
         )
     return sheet("layers", "Every layer", names, rows)
 
 
+def _at_outputs(layer: OverlapOfLayer) -> tuple[float | None, ...]:
+    """Return overlap, its spread, prediction and chance at k = m; None where curves end before."""
+    if not layer.reaches_outputs:
+        return (None,) * 4
+    m = layer.num_outputs
+    return (
+        float(layer.mean[m - 1]),
+        layer.spread(m),
+        float(layer.predicted[m - 1]),
+        float(layer.chance[m - 1]),
+    )
+
+
 def _notes(layers: list[OverlapOfLayer]) -> tuple[str, ...]:
     """Name the layers that decide, and say what is to be expected of each regime."""
+    found = [
+        f"Of {r.words} {len(r.mean)} eigenvectors were taken, and m = {r.num_outputs}: nothing is "
+        f"said at m, the prediction is not judged, and the peak is sought up to k = {len(r.mean)}."
+        for r in layers
+        if not r.reaches_outputs
+    ]
     hidden = _hidden(layers)
     if not hidden:
-        return ()
-    least, worst = min(hidden, key=_above), max(hidden, key=_curve_error)
-    found = [
+        return tuple(found)
+    least = min(hidden, key=_above)
+    found.append(
         f"Of the hidden layers {least.words} has the least overlap: {_above(least):.3g} times "
-        f"chance at k = {_predicted_peak(least)}.",
-        f"The prediction is furthest off in {worst.words}: by {_curve_error(worst):.2g} of the "
-        "mean overlap up to m.",
-    ]
-    for r in hidden:
-        if r.regime != "linear growth" and len(r.mean) >= r.num_outputs:
+        f"chance at k = {_predicted_peak(least)}."
+    )
+    whole = [r for r in hidden if r.reaches_outputs]
+    if whole:
+        worst = max(whole, key=_curve_error)
+        found.append(
+            f"The prediction is furthest off in {worst.words}: by {_curve_error(worst):.2g} of the "
+            "mean overlap up to m."
+        )
+    for r in whole:
+        if r.regime != "linear growth":
             height = float(r.predicted[r.num_outputs - 1]) / r.alignment
             found.append(
                 f"{r.words}: {r.regime}. Theorem F.1 holds up to k = {r.reach} of {r.num_outputs}; "
@@ -275,7 +311,7 @@ def _measured(layers: list[OverlapOfLayer], begin: str) -> dict[str, Measured]:
         network = r.group.partition(" (")[0]
         stem = f"{begin}.{slug(network)}.{r.layer}"
         m = r.num_outputs
-        if len(r.mean) < m:
+        if not r.reaches_outputs:
             continue
         at_m[network, r.layer] = float(r.mean[m - 1])
         if r.is_last:
@@ -294,9 +330,10 @@ def _measured(layers: list[OverlapOfLayer], begin: str) -> dict[str, Measured]:
             found[f"{stem}.early-peak.place"] = Measured(first_peak(r.mean))
             found[f"{stem}.early-peak.height"] = Measured(float(r.mean[8]), r.spread(9))
     hidden = _hidden(layers)
-    if hidden:
-        errors = [_curve_error(r) for r in hidden]
+    errors = [_curve_error(r) for r in hidden if r.reaches_outputs]
+    if errors:
         found[f"{begin}.theorem-f1.curve"] = Measured(sum(errors) / len(errors))
+    if hidden:
         found[f"{begin}.overlap.above-chance"] = Measured(min(_above(r) for r in hidden))
     normed = at_m.get(("LeNet5-BN", "fc1"))
     if normed is not None and ("LeNet5", "fc1") in at_m:
@@ -320,7 +357,7 @@ def _exception(stem: str, layer: OverlapOfLayer) -> dict[str, Measured]:
 
 
 def _curve_error(layer: OverlapOfLayer) -> float:
-    m = min(layer.num_outputs, len(layer.mean))
+    m = layer.num_outputs
     gap = (layer.predicted - layer.mean)[:m].abs().mean()
     return float(gap / layer.mean[:m].mean())
 

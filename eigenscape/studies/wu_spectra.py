@@ -4,6 +4,7 @@ E[M] has c − 1 large eigenvalues at the start and at a minimum with true label
 with random labels; H follows E[M]; E[xxᵀ] stays close to rank one all along.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -23,6 +24,7 @@ from eigenscape.studies.workshop import Networks, Workshop
 _TOP = 20
 _START, _MINIMUM, _RANDOM = "at the start", "at the minimum", "minimum, random labels"
 _NEAR = 3
+_NETWORK = "F-200²"  # of which claims speak, unless a reader's own takes its place
 _GAP = (
     "largest of λ_i/λ_{i+1} of E[M] at i = c − 1 and i = c, over the largest at the three i on "
     "either side"
@@ -54,11 +56,13 @@ def _gap_claim(name: str, where: str, when: str, scales: tuple[str, ...]) -> Cla
 
 _EVERYWHERE = ("laptop", "paper", "own")
 _CLAIMS = (
-    _gap_claim("fig4a.initial.gap", "Fig. 4a", "first layer of F-200² at the start", _EVERYWHERE),
+    _gap_claim(
+        "fig4a.initial.gap", "Fig. 4a", f"first layer of {_NETWORK} at the start", _EVERYWHERE
+    ),
     _gap_claim(
         "fig4b.minimum.gap",
         "Fig. 4b",
-        "first layer of F-200² at a minimum with true labels",
+        f"first layer of {_NETWORK} at a minimum with true labels",
         _EVERYWHERE,
     ),
     _gap_claim("fig4a.initial.gap.lenet5", "Fig. 4a", "fc1 of LeNet5 at the start", ("paper",)),
@@ -114,15 +118,31 @@ _COLUMNS = (
 
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
-    """Measure spectra of the first layer in all cases, and of two layers along training."""
+    """Measure spectra of the first layer in all cases, and of two layers along training.
+
+    Args:
+        setting: The first cast is looked at, the last with true labels followed along training.
+        workshop: Where networks are kept.
+
+    Returns:
+        Spectra, a table, and numbers for the claims.
+
+    Raises:
+        UnsupportedModelError: If the network has one layer.
+    """
     true = workshop.networks(setting.casts[0])
     layers = matrix_layers(true.risk(true.cast.seeds[0]))
+    if len(layers) < 2:
+        raise UnsupportedModelError(
+            "`eigenscape study wu-spectra` looks at the input of a second layer; this network has "
+            f"one, {layers[0]}. Take a deeper one."
+        )
     chosen = layers[0]
     cases: dict[str, tuple[Networks, int]] = {
         _START: (true, 0),
         _MINIMUM: (true, true.last),
     }
-    for cast in setting.casts:
+    for cast in (*setting.casts, *_control(setting)):
         if cast.labels == "random":
             random = workshop.networks(cast)
             cases[_RANDOM] = (random, random.last)
@@ -145,7 +165,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         pictures.append(_cases_picture(layer, followed.cast, both, c))
         seen |= {f"{followed.cast.label}, {name}": portrait for name, portrait in both.items()}
     measured["wu.fig4.similar-spectra"] = Measured(min(_similarity(p) for p in seen.values()))
-    if _RANDOM in seen and seen[_MINIMUM].num_outputs >= c:
+    if _RANDOM in seen and 2 <= c <= seen[_MINIMUM].num_outputs:
         sizes = [
             _ratio(_values(seen[name].kronecker.output_factor), c - 1)
             for name in (_RANDOM, _MINIMUM)
@@ -155,6 +175,15 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     table = sheet("trajectory", "Along training", _COLUMNS, rows)
     products = sum(p.pairs.num_products for p in seen.values())
     return Outcome(measured | along, (*pictures, picture), (table,), (), products)
+
+
+def _control(setting: Setting) -> list[Cast]:
+    """Return a reader's own network with random labels, of one seed; the study's has them."""
+    return [
+        dataclasses.replace(cast, labels="random", seeds=cast.seeds[:1], keep_epochs=())
+        for cast in setting.casts
+        if cast.own is not None and cast.labels == "true"
+    ]
 
 
 def _portrait(workshop: Workshop, networks: Networks, layer: str, epoch: int) -> Portrait:
@@ -186,11 +215,7 @@ def _trajectory(
     layers = matrix_layers(true.risk(true.cast.seeds[0]))
     c = true.data.num_classes or 0
     hidden = [layer for layer in layers if layer.startswith("fc")] or list(layers)
-    if len(layers) < 2:
-        raise UnsupportedModelError(
-            "`eigenscape study wu-spectra` looks at the input of a second layer; this network has "
-            f"one, {layers[0]}. Take a deeper one."
-        )
+    second = hidden[0] if hidden[0] != layers[0] else layers[1]
     epochs = sorted({0, *true.cast.keep_epochs, true.last})
     rows: list[tuple[object, ...]] = []
     ratios, places = [], []
@@ -198,7 +223,7 @@ def _trajectory(
     outputs: list[Line | Points] = []
     for place, epoch in enumerate(epochs):
         first = _portrait(workshop, true, hidden[0], epoch)
-        later = _portrait(workshop, true, hidden[0] if hidden[0] != layers[0] else hidden[1], epoch)
+        later = _portrait(workshop, true, second, epoch)
         values = _values(first.kronecker.output_factor)
         gap = gap_place(values)
         ratios.append(later.inputs.ratio)
@@ -336,4 +361,5 @@ STUDY = Study(
     },
     measure=measure,
     claims=_CLAIMS,
+    in_place_of=_NETWORK,
 )

@@ -1,4 +1,5 @@
 import json
+import linecache
 import re
 import subprocess
 import sys
@@ -17,6 +18,48 @@ from tests.cli.conftest import Cli
 
 OWN = ("--model", "net.py:build", "--data", "net.py:data", "--epochs", "2", "--batch-size", "8")
 RANK = ("study", "wu-rank", *OWN, "--seeds", "0-1", "--networks", "shop")
+
+
+REAL = """
+import torch
+
+x, y = torch.ones(4, 3), torch.arange(4) % 2
+data = x, y.float()
+yes = x, y > 0
+one = (x,)
+empty = x[:0], y[:0]
+wide = torch.ones(4, 5), y
+many = x, torch.arange(4) % 3
+"""
+# Two networks of the same shapes, a third that was edited, and one that fails in training.
+LIKE = """
+import torch
+from torch import nn
+
+
+def relu():
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def tanh():
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+class Mine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.two(torch.relu(self.one(x)))
+
+
+class Sulking(Mine):
+    def forward(self, x):
+        if self.training:
+            raise ValueError("not now")
+        return super().forward(x)
+"""
 
 
 @pytest.fixture
@@ -72,7 +115,13 @@ assert not {"torch", "numpy", "matplotlib", "plotly", "eigenscape.studies"} & sy
         (("wu-two-layer", *OWN), "is about networks of its own making"),
         (("wu-rank", *OWN, "--seeds", "x"), "--seeds"),
         (("wu-rank", "--model", "net.py:build", "--data", "net.py:loader"), "got DataLoader"),
-        (("wu-rank", "--model", "net.py:build", "--data", "real.py:data"), "class indices"),
+        (("wu-rank", "--model", "net.py:build", "--data", "real.py:data"), "of torch.float32"),
+        (("wu-rank", "--model", "net.py:build", "--data", "real.py:yes"), "of torch.bool"),
+        (("wu-rank", "--model", "net.py:build", "--data", "real.py:one"), "a tuple of Tensor."),
+        (("wu-rank", "--model", "net.py:build", "--data", "real.py:empty"), "shape (0, 3)"),
+        (("wu-rank", "--model", "net.py:build", "--data", "real.py:wide"), "shapes cannot be"),
+        (("wu-rank", "--model", "net.py:build", "--data", "real.py:many"), "got 0 to 2"),
+        (("wu-rank", *OWN, "--test-data", "real.py:wide"), "studied on `--test-data`: The model"),
         (("wu-rank", "--model", "net.py:bild", "--data", "net.py:data"), "'build'"),
         (("wu-rank", *OWN, "--device", "tpu"), "--device"),
     ],
@@ -80,7 +129,7 @@ assert not {"torch", "numpy", "matplotlib", "plotly", "eigenscape.studies"} & sy
 def test_what_means_nothing_is_refused_and_leaves_nothing(
     cli: Cli, words: tuple[str, ...], expected: str
 ) -> None:
-    Path("real.py").write_text("import torch\ndata = torch.ones(4, 3), torch.ones(4)\n")
+    Path("real.py").write_text(REAL)
     result = cli("study", *words)
     assert result.exit_code == 2
     assert expected in result.stderr
@@ -106,18 +155,72 @@ def test_own_network_from_end_to_end(cli: Cli, trained: list[Any]) -> None:
     assert (run.record.scale, run.record.study) == ("own", "wu-rank")
     assert run.record.sheets[0].columns["layer"] == ("0", "2")
     assert run.settings["epochs"] == 2
-    assert "net.py (net.py:data), all samples, 2 seeds" in run.record.settings["networks 1"]
+    words = "net.py:build (net.py:data), all samples, 2 seeds"
+    assert words in run.record.settings["networks 1"]
+    assert "At the end of training: net.py:build (net.py:data): loss" in result.stdout
     assert read_result("records/wu-rank-own.json").findings == run.record.findings
     assert not Path("runs/r/checkpoint").exists()
     weights = sorted(p.as_posix() for p in Path("shop").rglob("*.safetensors"))
     assert [w.rpartition("/seed-")[2] for w in weights] == [
-        "0/epoch-0002.safetensors",
-        "1/epoch-0002.safetensors",
+        f"{seed}/epoch-{epoch:04d}.safetensors" for seed in (0, 1) for epoch in (1, 2)
     ]
     again = cli(*RANK, "--out", "runs/s", "-q")
     assert again.stdout == "runs/s\n"
     assert trained == [(0, 1)]
     assert read_run("runs/s").record.findings == run.record.findings
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_no_network_is_measured_with_the_weights_of_another(cli: Cli, trained: list[Any]) -> None:
+    """Of the same file, the same shapes and the same first weights."""
+    words = ("--data", "net.py:data", "--epochs", "2", "--seeds", "0", "--networks", "shop", "-q")
+
+    def run(name: str) -> tuple[float, ...]:
+        done = cli("study", "wu-rank", "--model", f"like.py:{name}", *words, "--overwrite")
+        assert done.exit_code == 0, done.output
+        found = read_run(done.stdout.strip()).record.sheets[0].columns["mean of first m"]
+        return tuple(found)
+
+    Path("like.py").write_text(LIKE)
+    relu, tanh = run("relu"), run("tanh")
+    assert len(trained) == 2
+    assert relu != tanh
+    assert run("relu") == relu
+    assert len(trained) == 2
+    mine = run("Mine")
+    Path("like.py").write_text(LIKE.replace("torch.relu", "torch.tanh"))
+    forget_users_code()
+    assert run("Mine") != mine  # it was edited since
+    assert len(trained) == 4
+
+
+def forget_users_code() -> None:
+    """Let the user's files be read again, as a new process does."""
+    linecache.clearcache()
+    for name in [name for name in sys.modules if name.startswith("_eigenscape_user_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_what_fails_in_training_is_told_before(cli: Cli) -> None:
+    Path("like.py").write_text(LIKE)
+    result = cli("study", "wu-rank", "--model", "like.py:Sulking", *OWN[2:])
+    assert result.exit_code == 2
+    assert "and said: ValueError: not now." in result.stderr
+    assert result.stderr.count('  File "') == 1  # the user's own line
+    assert not Path("runs").exists()
+
+
+def test_own_data_may_be_in_a_folder(cli: Cli) -> None:
+    """Names of figures hold the names of network and data."""
+    Path("sub").mkdir()
+    Path("net.py").rename("sub/net.py")
+    words = ("--model", "sub/net.py:build", "--data", "sub/net.py:data", *OWN[4:])
+    result = cli("study", "wu-autocorrelation", *words, "--seeds", "0", "--out", "runs/r")
+    assert result.exit_code == 0, result.output
+    figures = [path.stem for path in Path("runs/r/figures").iterdir()]
+    assert figures
+    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in figures)
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -219,7 +322,8 @@ def test_a_ready_network_is_copied_for_every_seed(cli: Cli) -> None:
     assert cli(*words, "--seeds", "0,1", "--out", "runs/r").exit_code == 0
     from safetensors.torch import load_file
 
-    one, two = (load_file(path)["0.weight"] for path in sorted(Path("shop").rglob("*.safetensors")))
+    ends = sorted(Path("shop").rglob("epoch-0002.safetensors"))
+    one, two = (load_file(path)["0.weight"] for path in ends)
     assert not torch.equal(one, two)  # one start, two orders of the data
     assert cli(*words, "--seeds", "0,1", "--out", "runs/s").exit_code == 0
     assert len(list(Path("shop/networks").iterdir())) == 1  # found again

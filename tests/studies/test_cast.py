@@ -1,12 +1,16 @@
 import dataclasses
+from collections import OrderedDict
+from itertools import count
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from eigenscape.data import DataSet
-from eigenscape.errors import InvalidArgumentError
+from eigenscape.errors import InvalidArgumentError, UnsupportedModelError
 from eigenscape.studies import STUDIES, Cast, Own, wu_casts
+from eigenscape.studies.cast import _outputs
 from eigenscape.train import SGD, Adam, Recipe
 from tests.studies.conftest import TINY
 
@@ -63,6 +67,129 @@ def test_the_key_differs_with_own_data_and_weights() -> None:
     ]
     assert len({cast.key for cast in casts}) == len(casts)
     assert own_cast().key == casts[1].key  # although its weights are drawn anew each time
+
+
+def hidden(activation: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 4), activation, nn.Linear(4, 3))
+
+
+def by_name() -> nn.Module:
+    parts = {"first": nn.Linear(2, 4), "act": nn.Tanh(), "last": nn.Linear(4, 3)}
+    return nn.Sequential(OrderedDict(parts))
+
+
+def frozen() -> nn.Module:
+    network = hidden(nn.Tanh())
+    network[0].requires_grad_(False)
+    return network
+
+
+def written(forward: object) -> nn.Module:
+    """Return a network of one name whose code is in no file."""
+
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(2, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(forward(self, self.first(x)))
+
+    return Written()
+
+
+def test_the_key_differs_with_what_the_network_does() -> None:
+    """All have the same shapes and the same first weights."""
+    builds = [
+        lambda seed: hidden(nn.ReLU()),
+        lambda seed: hidden(nn.Tanh()),
+        lambda seed: hidden(nn.Dropout(0.1)),
+        lambda seed: hidden(nn.Dropout(0.2)),
+        lambda seed: by_name(),
+        lambda seed: frozen(),
+        lambda seed: written(lambda _, x: x.relu()),
+        lambda seed: written(lambda _, x: x.tanh()),
+        lambda seed: written(lambda self, x: F.dropout(x, 0.1, self.training)),
+        lambda seed: written(lambda self, x: F.dropout(x, 0.2, self.training)),
+    ]
+    weights = [[*own_cast(b).build(0, toy()).state_dict().values()] for b in builds]
+    assert all(
+        torch.equal(a, b) for other in weights for a, b in zip(weights[0], other, strict=True)
+    )
+    keys = [own_cast(build).key for build in builds]
+    assert len(set(keys)) == len(keys)
+    assert [own_cast(build).key for build in builds] == keys
+
+
+class Bare(nn.Module):
+    """A network whose weight has a name that it does not show."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        setattr(self, name, nn.Parameter(torch.ones(2, 3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ next(self.parameters())
+
+
+def test_the_key_differs_with_the_names_of_weights() -> None:
+    one, two = (own_cast(lambda seed, name=name: Bare(name)) for name in "ab")
+    assert repr(one.build(0, toy())) == repr(two.build(0, toy()))
+    assert one.key != two.key
+
+
+class Clamped(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).clamp(max=1e6)
+
+
+def test_the_key_differs_with_the_code_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a few samples do not show it."""
+    key = own_cast(lambda seed: Clamped(2, 3)).key
+    assert own_cast(lambda seed: Clamped(2, 3)).key == key
+    source = "class Clamped(nn.Linear): ..."
+    monkeypatch.setattr("eigenscape.studies.cast.inspect.getsource", lambda kind: source)
+    assert own_cast(lambda seed: Clamped(2, 3)).key != key
+    plain = own_cast().key
+    monkeypatch.undo()
+    assert own_cast().key == plain  # PyTorch's own code is not looked at
+
+
+class Odd(nn.Linear):
+    """Shows another place in memory every time, and draws numbers in its forward pass."""
+
+    places = count()
+
+    def extra_repr(self) -> str:
+        return f"<function act at {next(self.places):#x}>"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.rand(())
+
+
+def test_the_key_does_not_change_by_itself() -> None:
+    assert repr(Odd(2, 3)) != repr(Odd(2, 3))
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    assert own_cast(lambda seed: Odd(2, 3)).key == own_cast(lambda seed: Odd(2, 3)).key
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_rounding_does_not_tell_networks_apart() -> None:
+    """Other processors and numbers of threads add up in another order."""
+    network = nn.Linear(2, 3)
+    found = []
+    for factor in (1.0, 1 + 1e-14, 1 + 1e-4):
+        again = nn.Linear(2, 3)
+        again.load_state_dict({name: factor * t for name, t in network.state_dict().items()})
+        found.append(_outputs(again, toy().inputs))
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_network_that_does_not_fit_its_data_has_no_key() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"called with \(6, 2\) torch.float64 and said"):
+        _ = own_cast(lambda seed: nn.Linear(5, 3)).key
 
 
 def zero(module: nn.Module) -> None:

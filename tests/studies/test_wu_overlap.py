@@ -3,10 +3,22 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from eigenscape.analyses import overlap_prediction
+from eigenscape.data import DataSet
 from eigenscape.errors import InvalidArgumentError
-from eigenscape.studies import STUDIES, Networks, Study, Workshop, run_study
+from eigenscape.studies import (
+    STUDIES,
+    Cast,
+    Networks,
+    Own,
+    Study,
+    Workshop,
+    portrait,
+    run_study,
+    wu_overlap,
+)
 from eigenscape.studies.wu_overlap import OverlapOfLayer, _linearity, _measured, _notes, first_peak
 from tests.studies.conftest import TINY, block, numbers_of, top_vectors
 
@@ -44,6 +56,72 @@ def test_overlaps(small_study: Callable[[str], Study], shop: Workshop, tiny: Net
     ours = numbers_of(result)
     assert ours["wu.overlap.above-chance"] == pytest.approx(min(above), rel=1e-4)
     assert ours["wu.theorem-f1.curve"] == pytest.approx(sum(errors) / 2, rel=1e-4)
+
+
+def wide_cast(build: Callable[[], nn.Module]) -> Cast:
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)) + 0.5
+    own = Own(lambda seed: build(), DataSet("x", x, (x[:, 0] > 0).long(), 2))
+    return dataclasses.replace(TINY, model="net.py:build", samples=None, own=own)
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 2))
+
+
+def test_own_layers_are_looked_at_beyond_m(
+    small_study: Callable[[str], Study], empty_shop: Workshop
+) -> None:
+    """The first layer has more outputs than the 15 pairs of the setting."""
+    cast = wide_cast(wide)
+    result = run_study(small_study(NAME), empty_shop, own=cast)
+    table = result.sheets[0].columns
+    truth = overlaps(empty_shop.networks(cast), "0", 24)
+    assert result.pictures[0].panels[0].marks[0].y == pytest.approx(truth.tolist(), abs=1e-5)
+    assert table["overlap at m"][0] == pytest.approx(float(truth[19]), abs=1e-5)
+    assert table["chance at m"][0] == pytest.approx(20 / 120, rel=1e-5)
+    assert not [note for note in result.notes if "eigenvectors were taken" in note]
+
+
+def test_where_m_is_out_of_reach_nothing_is_said_of_it(
+    small_study: Callable[[str], Study], empty_shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portrait, "_MOST_NUMBERS", 0)
+    result = run_study(small_study(NAME), empty_shop, own=wide_cast(wide))
+    table = result.sheets[0].columns
+    for name in ("overlap at m", "sd over pairs", "predicted at m", "chance at m"):
+        assert table[name][0] is None
+    assert table["overlap at m"][1] is not None
+    (note,) = [note for note in result.notes if "eigenvectors were taken" in note]
+    assert note.startswith("Of 0 of net.py:build (digits) 15 eigenvectors were taken, and m = 20:")
+    ours = numbers_of(result)
+    assert "wu.theorem-f1.curve" not in ours
+    assert "wu.overlap.above-chance" in ours
+
+
+class TwoHeads(nn.Module):
+    """Runs its last layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(6, 5), nn.Linear(5, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(self.first(x).relu()).tanh()
+        return self.last(self.last(x).tanh())
+
+
+def test_a_layer_before_one_that_is_left_out_is_not_the_last(
+    small_study: Callable[[str], Study], empty_shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Theorem F.1 has an exception for the last layer alone."""
+    real, seen = wu_overlap._compare, []
+    monkeypatch.setattr(wu_overlap, "_compare", lambda *args: seen.append(args) or real(*args))
+    for build in (TwoHeads, wide):
+        result = run_study(small_study(NAME), empty_shop, own=wide_cast(build))
+        if build is TwoHeads:
+            assert result.sheets[0].columns["layer"] == ("first", "second")
+            assert any("last (it runs 2 times in a forward pass)" in n for n in result.notes)
+    assert [is_last for _, _, is_last in seen] == [False, False, False, True]
 
 
 def test_one_network_is_refused(small_study: Callable[[str], Study], shop: Workshop) -> None:

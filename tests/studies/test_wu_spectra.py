@@ -1,4 +1,6 @@
+import copy
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +10,7 @@ from torch import nn
 from eigenscape.data import DataSet
 from eigenscape.errors import UnsupportedModelError
 from eigenscape.report import StudyResult
-from eigenscape.studies import STUDIES, Networks, Own, Setting, Study, Workshop, run_study
+from eigenscape.studies import STUDIES, Cast, Networks, Own, Setting, Study, Workshop, run_study
 from eigenscape.studies.wu_spectra import gap_place, gap_size, measure
 from tests.studies.conftest import TINY, TINY_CONV, TINY_RANDOM, block, inputs_of, numbers_of
 
@@ -95,8 +97,49 @@ def test_narrow_networks_have_no_place_for_the_gap(shop: Workshop) -> None:
     assert "wu.fig4c.random-labels.no-gap" not in numbers_of(result)
 
 
+def own_cast(**layers: nn.Module) -> Cast:
+    x = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    data = DataSet("x", x, x.argmax(1), 3)
+
+    def build(seed: int) -> nn.Module:
+        return nn.Sequential(OrderedDict({n: copy.deepcopy(layer) for n, layer in layers.items()}))
+
+    own = Own(build, data)
+    return dataclasses.replace(TINY, model="my.py:build", data="x", samples=None, own=own)
+
+
 def test_one_layer_is_refused(small_study: Callable[[str], Study], empty_shop: Workshop) -> None:
-    x = torch.randn(20, 3)
-    own = Own(lambda seed: nn.Sequential(nn.Linear(3, 2)), DataSet("x", x, (x[:, 0] > 0).long(), 2))
     with pytest.raises(UnsupportedModelError, match="second layer"):
-        run_study(small_study(NAME), empty_shop, own=dataclasses.replace(TINY, own=own))
+        run_study(small_study(NAME), empty_shop, own=own_cast(fc=nn.Linear(3, 3)))
+    trained = list((empty_shop.folder / "networks").iterdir())
+    assert len(trained) == 1  # it was refused before random labels were learned
+
+
+def test_own_networks_have_their_control_and_their_name(
+    small_study: Callable[[str], Study], empty_shop: Workshop
+) -> None:
+    """Names begin with fc in the first layer alone."""
+    cast = own_cast(fc=nn.Linear(3, 6), act=nn.ReLU(), out=nn.Linear(6, 3))
+    result = run_study(small_study(NAME), empty_shop, own=cast)
+    random = dataclasses.replace(cast, labels="random", seeds=(0,), keep_epochs=())
+    values = [
+        torch.linalg.eigvalsh(block(empty_shop.networks(each), 0, "fc.bias")).flip(0)
+        for each in (random, cast)
+    ]
+    sizes = [float(each[1] / each[2]) for each in values]
+    ours = numbers_of(result)["wu.fig4c.random-labels.no-gap"]
+    assert ours == pytest.approx(sizes[0] / sizes[1], rel=1e-6)
+    assert [panel.title for panel in result.pictures[0].panels][-1] == "minimum, random labels"
+    assert any("my.py:build (x, random labels): loss" in note for note in result.notes)
+    table = result.sheets[0].columns
+    assert (table["epoch"], table["layer"]) == ((0, 1, 2), ("out",) * 3)
+    says = {finding.id: finding.says for finding in result.findings}
+    assert says["wu.fig4a.initial.gap"].endswith("first layer of my.py:build at the start")
+    assert "my.py:build at a minimum" in says["wu.fig4b.minimum.gap"]
+    names = [picture.name for picture in result.pictures]
+    assert names == ["spectra-my-py-build", "along-training"]
+
+
+def test_the_papers_network_keeps_its_name(ran: Callable[[str], StudyResult]) -> None:
+    says = {finding.id: finding.says for finding in ran(NAME).findings}
+    assert says["wu.fig4a.initial.gap"].endswith("first layer of F-200² at the start")
