@@ -14,7 +14,7 @@ from eigenscape.report import Axis, Panel, Picture, Raster
 from eigenscape.studies import wu_casts as casts
 from eigenscape.studies._tables import sheet
 from eigenscape.studies.claim import Claim, Measured
-from eigenscape.studies.portrait import Portrait, matrix_layers
+from eigenscape.studies.portrait import Portrait, last_layer, matrix_layers
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Networks, Workshop
 
@@ -68,8 +68,9 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     products = 0
     for cast in setting.casts:
         networks = workshop.networks(cast)
-        names = matrix_layers(networks.risk(cast.seeds[0]))
-        for layer in names:
+        risk = networks.risk(cast.seeds[0])
+        last = last_layer(risk)
+        for layer in matrix_layers(risk):
             seen = workshop.portrait(
                 networks, cast.seeds[0], layer, num_pairs=setting.options["num_pairs"]
             )
@@ -82,7 +83,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             alike = _alike(true, product, m)
             first = float(true.input[0, :m].mean())
             rows.append((cast.label, layer, seen.num_outputs, first, _diagonal(true), alike))
-            if layer != names[-1] and not cast.model.endswith("-BN"):
+            if layer != last and not cast.model.endswith("-BN"):
                 agreement.append(alike)
             measured |= _own_claims(cast.model, layer, true, first)
             pictures.append(_picture(networks, seen, true, product))
