@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eigenscape.analyses._orthonormal import require_orthonormal
 from eigenscape.dense import eigh
-from eigenscape.errors import ShapeError, require_count
+from eigenscape.errors import NonFiniteError, ShapeError, require_count
 from eigenscape.operators import KroneckerHessian
 from eigenscape.records import Columns, Record, Status
 
@@ -103,6 +103,7 @@ def overlap_prediction(
     Raises:
         ShapeError: If the layers differ in shape, or eigenvectors are missing.
         InvalidArgumentError: If eigenvectors are not normalised.
+        NonFiniteError: If an eigenvalue is NaN or infinite.
 
     Examples:
         >>> tau, gamma = torch.tensor([3.0, 2.0]), torch.tensor([9.0, 1.0, 0.5])
@@ -168,6 +169,11 @@ def _spectra(network: KroneckerHessian | Spectra, num_inputs: int) -> Spectra:
             "`overlap_prediction((τ, γ, t), ...)` needs τ (m,), γ (n,) and t (n, r) with r ≥ "
             f"num_inputs = {num_inputs}; got {tuple(tau.shape)}, {tuple(gamma.shape)} and "
             f"{tuple(t.shape)}."
+        )
+    if not bool(tau.isfinite().all() and gamma.isfinite().all()):
+        raise NonFiniteError(
+            "`overlap_prediction((τ, γ, t), ...)` has eigenvalues that are NaN or infinite. Check "
+            "the networks they come from."
         )
     t = require_orthonormal(t[:, :num_inputs], "overlap_prediction((τ, γ, t), ...)")
     # Eigenvalues of positive semi-definite matrices: what is below zero is rounding.

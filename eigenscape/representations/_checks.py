@@ -3,7 +3,10 @@
 import torch
 from torch import Tensor
 
-from eigenscape.errors import NonFiniteError, ShapeError, WrongTypeError
+from eigenscape.errors import NonFiniteError, ShapeError, WrongTypeError, require_count
+
+# PyTorch's generator reads only 32 bits of a seed; a larger one would repeat a smaller one's draw.
+_LARGEST_SEED = 2**32 - 1
 
 
 def require_matrix(value: object, call: str, *, columns: int | None = None) -> Tensor:
@@ -36,3 +39,56 @@ def require_matrix(value: object, call: str, *, columns: int | None = None) -> T
             f"`{call}` has entries that are NaN or infinite. Take those rows out first."
         )
     return value.detach()
+
+
+def require_wide(value: Tensor, call: str) -> Tensor:
+    """Return a matrix of float32 or float64; PyTorch solves nothing in narrower types.
+
+    Args:
+        value: A matrix of floating point.
+        call: How the user wrote it.
+
+    Returns:
+        The same matrix.
+
+    Raises:
+        ShapeError: If its dtype is a narrower one.
+    """
+    if value.dtype not in (torch.float32, torch.float64):
+        raise ShapeError(
+            f"`{call}` must be of torch.float32 or torch.float64, to solve for coefficients; got "
+            f"{value.dtype}. Pass `.float()` of it."
+        )
+    return value
+
+
+def require_vector(value: object, call: str) -> Tensor:
+    """Return a finite floating-point vector with one entry or more, else refuse.
+
+    Args:
+        value: What the user gave.
+        call: How the user wrote it.
+
+    Returns:
+        The vector, detached.
+
+    Raises:
+        WrongTypeError: If it is no tensor.
+        ShapeError: If it is no vector, or not of floating point.
+        NonFiniteError: If an entry is NaN or infinite.
+    """
+    if not isinstance(value, Tensor):
+        raise WrongTypeError(f"`{call}` must be a tensor; got {type(value).__name__}.")
+    if value.ndim != 1 or not value.numel() or not value.is_floating_point():
+        raise ShapeError(
+            f"`{call}` must be a floating-point vector with one entry or more; got "
+            f"{tuple(value.shape)} of {value.dtype}."
+        )
+    if not bool(torch.isfinite(value).all()):
+        raise NonFiniteError(f"`{call}` has entries that are NaN or infinite.")
+    return value.detach()
+
+
+def require_seed(seed: object, call: str) -> int:
+    """Return a seed if it is an integer from 0 to 2³² − 1, else refuse; `call` takes it."""
+    return require_count(seed, f"{call}(seed=...)", at_least=0, at_most=_LARGEST_SEED)

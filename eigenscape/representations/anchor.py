@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eigenscape.errors import InvalidArgumentError, ShapeError, require_count
 from eigenscape.records import Columns, Record, Status
-from eigenscape.representations._checks import require_matrix
+from eigenscape.representations._checks import require_matrix, require_seed, require_vector
 from eigenscape.representations.log_linear import log_bulk_partitions
 from eigenscape.representations.sparse_data import unit_rows
 
@@ -107,6 +107,7 @@ def fit_anchors(
         The anchors and their errors.
 
     Raises:
+        WrongTypeError: If one of them is no tensor.
         ShapeError: If states and targets do not fit each other.
         InvalidArgumentError: If there are too few contexts, or the design is singular.
         NonFiniteError: If an entry is NaN or infinite.
@@ -118,12 +119,13 @@ def fit_anchors(
         ([[3.0, 2.0]], True)
     """
     V = require_matrix(states, "fit_anchors(states)").double()
-    t = require_matrix(targets.unsqueeze(-1), "fit_anchors(targets)", columns=1).squeeze(1).to(V)
+    t = require_vector(targets, "fit_anchors(targets)").to(V)
     if len(t) != len(V):
         raise ShapeError(
             f"`fit_anchors(states, targets)` must be of one length; got {len(V)} and {len(t)}."
         )
     K = require_count(num_anchors, "fit_anchors(num_anchors=...)")
+    require_seed(seed, "fit_anchors")
     if len(V) <= K * V.shape[1]:
         raise InvalidArgumentError(
             f"`fit_anchors(states)` has {len(V)} contexts for {K} anchors of dimension "
@@ -192,6 +194,8 @@ def anchor_table(
     """
     words = require_matrix(embedding, "anchor_table(embedding)")
     V = require_matrix(states, "anchor_table(states)", columns=words.shape[1])
+    require_count(num_anchors, "anchor_table(num_anchors=...)")
+    require_seed(seed, "anchor_table")
     sizes = tuple(size for size in num_top if size < len(words))
     if not sizes:
         raise InvalidArgumentError(
@@ -236,7 +240,7 @@ def embedding_diagnostics(
 
     Raises:
         ShapeError: If it is no matrix.
-        InvalidArgumentError: If there are fewer than two words.
+        InvalidArgumentError: If there are fewer than two words, or all are zero.
 
     Examples:
         >>> found = embedding_diagnostics(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), num_pairs=5)
@@ -246,6 +250,12 @@ def embedding_diagnostics(
     E = require_matrix(embedding, "embedding_diagnostics(embedding)").double()
     require_count(len(E), "embedding_diagnostics(embedding)'s number of words", at_least=2)
     count = require_count(num_pairs, "embedding_diagnostics(num_pairs=...)")
+    require_seed(seed, "embedding_diagnostics")
+    if not bool(E.any()):
+        raise InvalidArgumentError(
+            f"`embedding_diagnostics(embedding)` is zero in all {len(E)} words: it has no rank and "
+            "no angles. Pass the weights of a model's output layer."
+        )
     draw = torch.Generator().manual_seed(seed)
     first = torch.randint(len(E), (count,), generator=draw)
     # Never the word itself.

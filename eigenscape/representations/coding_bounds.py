@@ -14,10 +14,11 @@ from eigenscape.errors import (
     InvalidArgumentError,
     ShapeError,
     TooLargeError,
+    WrongTypeError,
     require_count,
     require_positive,
 )
-from eigenscape.representations._checks import require_matrix
+from eigenscape.representations._checks import require_matrix, require_wide
 from eigenscape.representations.omp import orthogonal_matching_pursuit, require_sparsity
 from eigenscape.representations.sparse_data import unit_rows
 
@@ -65,6 +66,7 @@ def best_sparse_losses(Y: Tensor, dictionary: Tensor, *, sparsity: int) -> Tenso
     Raises:
         TooLargeError: If there are more than 200 000 supports; matching pursuit is for those.
         InvalidArgumentError: If `sparsity` exceeds atoms or coordinates.
+        ShapeError: If samples and atoms do not fit each other, or are of half precision.
 
     Examples:
         >>> Y = torch.tensor([[1.0, 2.0, 3.0]])
@@ -72,7 +74,7 @@ def best_sparse_losses(Y: Tensor, dictionary: Tensor, *, sparsity: int) -> Tenso
         [5.0]
     """
     call = "best_sparse_losses"
-    B = require_matrix(dictionary, f"{call}(dictionary)")
+    B = require_wide(require_matrix(dictionary, f"{call}(dictionary)"), f"{call}(dictionary)")
     Y = require_matrix(Y, f"{call}(Y)", columns=B.shape[1])
     k = require_sparsity(sparsity, len(B), B.shape[1], f"{call}(sparsity=...)")
     supports = _all_supports(len(B), k, call).to(B.device)
@@ -153,9 +155,10 @@ def masked_losses(
         [10.0]
     """
     call = "masked_losses"
-    B = require_matrix(dictionary, f"{call}(dictionary)")
+    B = require_wide(require_matrix(dictionary, f"{call}(dictionary)"), f"{call}(dictionary)")
     Y = require_matrix(Y, f"{call}(Y)", columns=B.shape[1])
     seen, hidden = _split(observed, B.shape[1], f"{call}(observed)")
+    require_sparsity(sparsity, len(B), len(seen), f"{call}(sparsity=...)")
     codes = orthogonal_matching_pursuit(Y[:, seen], B[:, seen], sparsity=sparsity, rescale=rescale)
     return (Y[:, hidden] - codes.combine(B[:, hidden])).square().sum(1)
 
@@ -181,15 +184,16 @@ def masked_oracle_loss(
         sparsity: k.
         noise: σ.
         scale: σ_z.
-        supports: Supports to average over (s, k); all of them by default.
+        supports: Supports to average over (s, k), atoms from 0; all of them by default.
 
     Returns:
         The loss.
 
     Raises:
         InvalidArgumentError: If the mask hides everything or nothing, a number is out of range, or
-            atoms of a support cannot be told apart on the coordinates that are seen.
-        ShapeError: If the supports are not (s, k).
+            atoms of a support cannot be told apart on the coordinates that are seen, or one is
+            none or named twice.
+        ShapeError: If the supports are not (s, k), or not of integers.
         TooLargeError: If there are more than 200 000 supports.
 
     Examples:
@@ -204,8 +208,7 @@ def masked_oracle_loss(
     k = require_sparsity(sparsity, len(A), len(seen), f"{call}(sparsity=...)")
     variance = require_positive(noise, f"{call}(noise=...)") ** 2
     S = _all_supports(len(A), k, call) if supports is None else supports
-    if S.ndim != 2 or S.shape[1] != k:
-        raise ShapeError(f"`{call}(supports=...)` must be (s, {k}); got {tuple(S.shape)}.")
+    _require_supports(S, len(A), k, f"{call}(supports=...)")
     total = 0.0
     ridge = 0.0 if scale is None else variance / require_positive(scale, f"{call}(scale=...)") ** 2
     for part in S.to(A.device).split(2**16):
@@ -282,8 +285,31 @@ def largest_chi_square_bound(count: int) -> float:
     return 3.0 * math.log(n) + 1.5 * math.log(3.0)
 
 
+def _require_supports(supports: object, num_atoms: int, sparsity: int, call: str) -> None:
+    """Refuse what names no supports."""
+    if not isinstance(supports, Tensor):
+        raise WrongTypeError(f"`{call}` must be a tensor; got {type(supports).__name__}.")
+    fits = supports.ndim == 2 and len(supports) > 0 and supports.shape[1] == sparsity
+    if not fits or supports.dtype not in (torch.int64, torch.int32):
+        raise ShapeError(
+            f"`{call}` must be integers (s, {sparsity}), one support or more; got "
+            f"{tuple(supports.shape)} of {supports.dtype}."
+        )
+    low, high = int(supports.min()), int(supports.max())
+    if low < 0 or high >= num_atoms:
+        raise InvalidArgumentError(
+            f"`{call}` must name atoms from 0 to {num_atoms - 1}; got {low} to {high}."
+        )
+    if bool((supports.sort(1).values.diff(dim=1) == 0).any()):
+        raise InvalidArgumentError(f"`{call}` names an atom twice in one support. Name it once.")
+
+
 def _split(observed: Tensor, dimension: int, call: str) -> tuple[Tensor, Tensor]:
     """Return the coordinates that are seen and those that are hidden, or refuse."""
+    if not isinstance(observed, Tensor):
+        raise WrongTypeError(
+            f"`{call}` must be a tensor of coordinates or booleans; got {type(observed).__name__}."
+        )
     seen = torch.zeros(dimension, dtype=torch.bool, device=observed.device)
     if observed.dtype == torch.bool and observed.shape == (dimension,):
         seen |= observed

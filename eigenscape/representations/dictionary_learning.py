@@ -24,7 +24,7 @@ from eigenscape.errors import (
 from eigenscape.precision import full_precision
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Record, Status
-from eigenscape.representations._checks import require_matrix
+from eigenscape.representations._checks import require_matrix, require_seed, require_wide
 from eigenscape.representations.omp import pursue, require_sparsity
 from eigenscape.representations.sparse_data import unit_rows
 from eigenscape.train import record_graph
@@ -71,6 +71,7 @@ def initial_dictionary(samples: Tensor, num_atoms: int, *, seed: int = 0) -> Ten
     """
     Y = require_matrix(samples, "initial_dictionary(samples)")
     require_count(num_atoms, "initial_dictionary(num_atoms)")
+    require_seed(seed, "initial_dictionary")
     draw = torch.Generator().manual_seed(seed)
     Y = Y[Y.norm(dim=1) > 0]
     chosen = Y[torch.randperm(len(Y), generator=draw)[:num_atoms].to(Y.device)]
@@ -122,7 +123,7 @@ def learn_dictionary(
         The dictionary and the course of the objective.
 
     Raises:
-        ShapeError: If samples and atoms do not fit each other.
+        ShapeError: If samples and atoms do not fit each other, or are of half precision.
         InvalidArgumentError: If `sparsity` exceeds the atoms or the coordinates that are seen, if
             the mask hides everything or nothing, or a number is out of range.
         NonFiniteError: If an entry is NaN or infinite, or becomes so.
@@ -137,7 +138,7 @@ def learn_dictionary(
         True
     """
     call = "learn_dictionary"
-    Y = require_matrix(Y, f"{call}(Y)")
+    Y = require_wide(require_matrix(Y, f"{call}(Y)"), f"{call}(Y)")
     n, d = Y.shape
     B = unit_rows(require_matrix(initial, f"{call}(initial)", columns=d).clone())
     if B.dtype != Y.dtype or B.device != Y.device:
@@ -145,11 +146,19 @@ def learn_dictionary(
             f"`{call}(Y, initial)` must share dtype and device; got {Y.dtype} on {Y.device} and "
             f"{B.dtype} on {B.device}."
         )
-    seen = _require_mask(mask_size, d, masked=masked)
-    k = require_sparsity(sparsity, len(B), seen, f"{call}(sparsity=...)")
-    require_count(epochs, f"{call}(epochs=...)")
-    size = require_count(batch_size, f"{call}(batch_size=...)")
-    rate = require_positive(learning_rate, f"{call}(learning_rate=...)")
+    seen = require_settings(
+        call,
+        len(B),
+        d,
+        sparsity=sparsity,
+        masked=masked,
+        mask_size=mask_size,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    k, size, rate = sparsity, batch_size, float(learning_rate)
     draw, steps = torch.Generator().manual_seed(seed), _Steps(Y, B, seen, k, rate, rescale=rescale)
     losses, ticker = [], Ticker(progress, "learning a dictionary", epochs)
     for epoch in range(epochs):
@@ -248,8 +257,50 @@ class _Steps:
         B.div_(B.norm(dim=1, keepdim=True).clamp_min(torch.finfo(B.dtype).tiny))
 
 
-def _require_mask(size: int | None, dimension: int, *, masked: bool) -> int:
-    call = "learn_dictionary(mask_size=...)"
+def require_settings(
+    owner: str,
+    num_atoms: int,
+    dimension: int,
+    *,
+    sparsity: int,
+    masked: bool,
+    mask_size: int | None,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+) -> int:
+    """Return how many coordinates are seen, or refuse a setting by the name of who takes it.
+
+    Args:
+        owner: Who, such as "learn_dictionary".
+        num_atoms: p'.
+        dimension: d.
+        sparsity: As for `learn_dictionary`, and so are the others.
+        masked: Whether some coordinates are hidden.
+        mask_size: How many are seen; None for the usual number.
+        epochs: Passes over the samples.
+        batch_size: Samples of a step.
+        learning_rate: Of Adam.
+        seed: What fixes the random numbers.
+
+    Returns:
+        The number of coordinates that are decoded from.
+
+    Raises:
+        InvalidArgumentError: If a setting is out of range.
+    """
+    seen = _require_mask(mask_size, dimension, owner, masked=masked)
+    require_sparsity(sparsity, num_atoms, seen, f"{owner}(sparsity=...)")
+    require_count(epochs, f"{owner}(epochs=...)")
+    require_count(batch_size, f"{owner}(batch_size=...)")
+    require_positive(learning_rate, f"{owner}(learning_rate=...)")
+    require_seed(seed, owner)
+    return seen
+
+
+def _require_mask(size: int | None, dimension: int, owner: str, *, masked: bool) -> int:
+    call = f"{owner}(mask_size=...)"
     if not masked:
         if size is not None:
             raise InvalidArgumentError(
@@ -258,7 +309,7 @@ def _require_mask(size: int | None, dimension: int, *, masked: bool) -> int:
         return dimension
     if dimension < 2:
         raise InvalidArgumentError(
-            "`learn_dictionary(masked=True)` needs two coordinates or more, one to see and one to "
+            f"`{owner}(masked=True)` needs two coordinates or more, one to see and one to "
             "hide; got 1. Pass `masked=False`."
         )
     if size is None:

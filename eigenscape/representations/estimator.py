@@ -13,11 +13,13 @@ from eigenscape.errors import (
     UnknownNameError,
     WrongTypeError,
     near_matches,
+    require_count,
 )
 from eigenscape.representations._checks import require_matrix
 from eigenscape.representations.dictionary_learning import (
     initial_dictionary,
     learn_dictionary,
+    require_settings,
     usual_mask_size,
 )
 from eigenscape.representations.omp import orthogonal_matching_pursuit, require_sparsity
@@ -104,7 +106,11 @@ class MaskedSparseCoding:
         if self.masked:
             _require_two(samples, "fit", "Pass `masked=False`.")
         settings = self.get_params()
-        start = initial_dictionary(samples, settings.pop("num_atoms"), seed=self.seed)
+        owner, num_atoms = "MaskedSparseCoding", settings.pop("num_atoms")
+        require_count(num_atoms, f"{owner}(num_atoms=...)")
+        checked = {name: value for name, value in settings.items() if name != "rescale"}
+        require_settings(owner, num_atoms, samples.shape[1], **checked)
+        start = initial_dictionary(samples, num_atoms, seed=self.seed)
         learned = learn_dictionary(samples, start, **settings)
         self.components_ = _like(learned.dictionary, Y)
         self.losses_ = _like(learned.losses, Y)

@@ -25,12 +25,19 @@ from eigenscape.errors import (
     near_matches,
     require_choice,
     require_count,
+    require_positive,
 )
 from eigenscape.representations.log_linear import LogLinear
 
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt")
 _ACTIVATIONS = {"gelu_new": "tanh", "gelu": "none"}
 _LAYER = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+# Settings that change what is computed, with the only value that is computed here.
+_FLAGS = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
 
 
 def output_states(
@@ -54,7 +61,8 @@ def output_states(
         UnknownNameError: If the model has no layer of that name.
         UnsupportedModelError: If that layer is not linear, or did not run exactly once a pass.
         ShapeError: If tokens are not (N, T) integers.
-        InvalidArgumentError: If a token is outside the vocabulary.
+        InvalidArgumentError: If a token is outside the vocabulary, or the model has no row for one
+            or for a position.
 
     Examples:
         >>> from eigenscape.models import build
@@ -86,6 +94,13 @@ def output_states(
             parts = tokens.split(batch_size)
             for part in parts:
                 model(part)
+    except IndexError as error:
+        raise InvalidArgumentError(
+            f"`output_states(tokens)`: the model has no row for a token or a position ({error}). "
+            f"{head!r} has {layer.out_features} words; the model's input embedding may have fewer, "
+            f"or its context be shorter than {tokens.shape[1]}. Use its own tokenizer, and cut the "
+            "sequences."
+        ) from error
     finally:
         hook.remove()
         model.train(training)
@@ -105,7 +120,8 @@ def output_states(
 class GPT2(nn.Module):
     """GPT-2 as published: pre-LayerNorm blocks, words embedded and read out by one matrix.
 
-    Made by `read_gpt2`. Its output layer is called "lm_head".
+    Made by `read_gpt2`. Its output layer is called "lm_head"; files that have one of their own
+    ("lm_head.weight") are read out by that.
     """
 
     def __init__(
@@ -122,7 +138,7 @@ class GPT2(nn.Module):
         super().__init__()
         self._heads, self._epsilon, self._gelu = heads, epsilon, gelu
         self._tensors = tensors
-        words = tensors["wte.weight"]
+        words = tensors.get("lm_head.weight", tensors["wte.weight"])
         self.lm_head = nn.Linear(words.shape[1], len(words), bias=False, dtype=words.dtype)
         self.lm_head.weight = nn.Parameter(words, requires_grad=False)
 
@@ -186,8 +202,10 @@ def read_gpt2(folder: str | Path, *, device: str | torch.device = "cpu") -> GPT2
         with the tokenizer that the model was trained with.
 
     Raises:
-        FileError: If a file is missing, damaged or a pickle, or tensors do not fit each other.
-        UnsupportedModelError: If it is another model than GPT-2.
+        FileError: If a file is missing, damaged or a pickle, or tensors do not fit each other or
+            the configuration.
+        UnsupportedModelError: If it is another model than GPT-2, or a variant of it that is not
+            computed here.
     """
     place = Path(folder)
     tensors = _read_tensors(place / "model.safetensors")
@@ -198,16 +216,25 @@ def read_gpt2(folder: str | Path, *, device: str | torch.device = "cpu") -> GPT2
             f"`read_gpt2` reads GPT-2; '{place}' holds a model of the kind {kind!r}. Build it with "
             "the library it comes from, and pass it to `output_states`."
         )
+    for flag, known in _FLAGS.items():
+        if config.get(flag, known) is not known:
+            raise UnsupportedModelError(
+                f"`read_gpt2` computes GPT-2 with {flag} = {known}; '{place}/config.json' has "
+                f"{config[flag]!r}. Build it with the library it comes from, and pass it to "
+                "`output_states`."
+            )
     gelu = str(config.get("activation_function", "gelu_new"))
     require_choice(gelu, _ACTIVATIONS, f"{place}/config.json: activation_function")
     heads = require_count(config.get("n_head"), f"{place}/config.json: n_head")
     # Some files have every name under "transformer.".
     named = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
     _require_gpt2(named, heads, place)
+    _require_config(config, named, place)
+    epsilon = config.get("layer_norm_epsilon", 1e-5)
     return GPT2(
         {name: tensor.to(device) for name, tensor in named.items()},
         heads=heads,
-        epsilon=float(config.get("layer_norm_epsilon", 1e-5)),
+        epsilon=require_positive(epsilon, f"{place}/config.json: layer_norm_epsilon"),
         gelu=_ACTIVATIONS[gelu],
     )
 
@@ -250,14 +277,14 @@ def _num_layers(tensors: dict[str, Tensor]) -> int:
 def _require_gpt2(tensors: dict[str, Tensor], heads: int, place: Path) -> None:
     words = tensors.get("wte.weight")
     d = words.shape[1] if words is not None and words.ndim == 2 else 0
-    wanted: dict[str, tuple[int, ...]] = {"ln_f.weight": (d,), "ln_f.bias": (d,)}
+    wanted: dict[str, tuple[int, ...]] = {"wte.weight": (0, d), "wpe.weight": (0, d)}
+    wanted |= {"ln_f.weight": (d,), "ln_f.bias": (d,)}
     sizes = {"attn.c_attn": (d, 3 * d), "mlp.c_fc": (d, 4 * d), "mlp.c_proj": (4 * d, d)}
     for i in range(_num_layers(tensors)):
         for part in _LAYER:
             shape = sizes.get(part, (d, d))
             wanted[f"h.{i}.{part}.weight"] = shape[1:] if part.startswith("ln") else shape
             wanted[f"h.{i}.{part}.bias"] = shape[1:]
-    wanted |= {"wte.weight": (0, d), "wpe.weight": (0, d)}
     for name, need in wanted.items():
         tensor = tensors.get(name)
         if tensor is None:
@@ -272,6 +299,52 @@ def _require_gpt2(tensors: dict[str, Tensor], heads: int, place: Path) -> None:
             )
     if d % heads:
         raise FileError(f"'{place}': {heads} heads do not divide the width {d}.")
+    if not _num_layers(tensors):
+        raise FileError(f"'{place}' has no layers, tensors h.0.… and so on. Get the whole file.")
+
+
+def _require_config(config: dict[str, Any], tensors: dict[str, Tensor], place: Path) -> None:
+    """Refuse a configuration that is of other tensors than those of the file."""
+    words, width = tensors["wte.weight"].shape
+    found = {
+        "vocab_size": words,
+        "n_embd": width,
+        "n_positions": len(tensors["wpe.weight"]),
+        "n_layer": _num_layers(tensors),
+        "n_inner": 4 * width,
+    }
+    for name, number in found.items():
+        said = config.get(name)
+        if said is not None and said != number:
+            raise FileError(
+                f"'{place}': config.json says {name} = {said!r}, but the tensors have {number}. "
+                "The two files are of different models; get both from one place."
+            )
+    _require_head(config.get("tie_word_embeddings"), tensors, place)
+
+
+def _require_head(is_tied: bool | None, tensors: dict[str, Tensor], place: Path) -> None:
+    """Refuse an output layer of another vocabulary, or one that is not what the file says."""
+    words, head = tensors["wte.weight"], tensors.get("lm_head.weight")
+    if head is None:
+        if is_tied is False:
+            raise FileError(
+                f"'{place}' lacks the tensor 'lm_head.weight', though config.json says that words "
+                "have another matrix to be read out by (tie_word_embeddings = false)."
+            )
+        return
+    if head.shape != words.shape or head.dtype != words.dtype:
+        raise FileError(
+            f"'{place}': 'lm_head.weight' must be {tuple(words.shape)} of {words.dtype}, as "
+            f"'wte.weight' is; got {tuple(head.shape)} of {head.dtype}. The vocabularies do not "
+            "match."
+        )
+    if is_tied and not torch.equal(head, words):
+        raise FileError(
+            f"'{place}': config.json says that words are embedded and read out by one matrix "
+            "(tie_word_embeddings = true), but 'lm_head.weight' is another than 'wte.weight'. "
+            "Correct the setting, or take the tensor out."
+        )
 
 
 def _require_tokens(tokens: object, num_words: int) -> None:

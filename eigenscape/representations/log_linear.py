@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import InvalidArgumentError, ShapeError, require_count
+from eigenscape.errors import InvalidArgumentError, ShapeError, WrongTypeError, require_count
 from eigenscape.precision import full_precision
 from eigenscape.representations._checks import require_matrix
 
@@ -132,23 +132,34 @@ def lowered_word_divergence(probability: Tensor, amount: float) -> Tensor:
     It is below s p⁻; the thesis has 2s p⁻.
 
     Args:
-        probability: p⁻, the word's probability under p*.
+        probability: p⁻, the word's probability under p*; a tensor of any shape.
         amount: s ≥ 0.
 
     Returns:
         The divergence, of the same shape.
 
     Raises:
-        InvalidArgumentError: If the amount is negative.
+        WrongTypeError: If the probability is no tensor of floating point.
+        InvalidArgumentError: If the amount is negative or not finite, or a probability is none.
 
     Examples:
         >>> p = torch.tensor(0.01, dtype=torch.float64)
         >>> round(lowered_word_divergence(p, 5.0).item(), 6)
         0.040018
     """
-    if not amount >= 0.0:
+    if not 0.0 <= amount < float("inf"):
         raise InvalidArgumentError(
-            f"`lowered_word_divergence(amount)` must not be negative; got {amount}."
+            f"`lowered_word_divergence(amount)` must be finite and not below 0; got {amount}."
+        )
+    if not isinstance(probability, Tensor) or not probability.is_floating_point():
+        kind = probability.dtype if isinstance(probability, Tensor) else type(probability).__name__
+        raise WrongTypeError(
+            f"`lowered_word_divergence(probability)` must be a floating-point tensor; got {kind}."
+        )
+    if not bool(((probability >= 0) & (probability <= 1)).all()):
+        raise InvalidArgumentError(
+            "`lowered_word_divergence(probability)` must lie from 0 to 1 everywhere. Pass "
+            "`model.log_probabilities().exp()`, not logits."
         )
     s = torch.as_tensor(amount, dtype=probability.dtype, device=probability.device)
     return s * probability + torch.log1p(probability * torch.expm1(-s))

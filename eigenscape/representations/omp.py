@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eigenscape.errors import InvalidArgumentError, ShapeError, require_count
 from eigenscape.precision import full_precision
-from eigenscape.representations._checks import require_matrix
+from eigenscape.representations._checks import require_matrix, require_wide
 
 # Entries of the largest array of one chunk, n·k·p; on a CPU, few enough to stay in its cache.
 _ENTRIES, _ENTRIES_CPU = 2**24, 2**20
@@ -85,7 +85,7 @@ def orthogonal_matching_pursuit(
         The codes. An atom that depends linearly on those before it gets the coefficient 0.
 
     Raises:
-        ShapeError: If the matrices do not fit each other.
+        ShapeError: If the matrices do not fit each other, or are of half precision.
         InvalidArgumentError: If there are fewer atoms or coordinates than `sparsity`.
         NonFiniteError: If an entry is NaN or infinite.
 
@@ -101,7 +101,7 @@ def orthogonal_matching_pursuit(
         ([[2, 1]], [[-4.0, 3.0]])
     """
     call = "orthogonal_matching_pursuit"
-    B = require_matrix(dictionary, f"{call}(dictionary)")
+    B = require_wide(require_matrix(dictionary, f"{call}(dictionary)"), f"{call}(dictionary)")
     Y = require_matrix(Y, f"{call}(Y)", columns=B.shape[1])
     k = require_sparsity(sparsity, len(B), B.shape[1], f"{call}(sparsity=...)")
     if Y.dtype != B.dtype or Y.device != B.device:

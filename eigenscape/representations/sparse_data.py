@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import InvalidArgumentError, require_choice, require_count, require_positive
-from eigenscape.representations._checks import require_matrix
+from eigenscape.representations._checks import require_matrix, require_seed
 from eigenscape.representations.omp import SparseCodes, require_sparsity
 
 METRICS = ("cosine", "squared")
@@ -35,6 +35,7 @@ def random_dictionary(num_atoms: int, dimension: int, *, seed: int = 0) -> Tenso
     """
     require_count(num_atoms, "random_dictionary(num_atoms)")
     require_count(dimension, "random_dictionary(dimension)")
+    require_seed(seed, "random_dictionary")
     draw = torch.Generator().manual_seed(seed)
     return unit_rows(torch.randn(num_atoms, dimension, generator=draw, dtype=torch.float64))
 
@@ -78,6 +79,7 @@ def sparse_samples(
     A = require_matrix(dictionary, f"{call}(dictionary)")
     n = require_count(num_samples, f"{call}(num_samples)")
     k = require_sparsity(sparsity, len(A), A.shape[1], f"{call}(sparsity=...)")
+    require_seed(seed, call)
     if not 0.0 <= noise < float("inf"):
         raise InvalidArgumentError(
             f"`{call}(noise=...)` must be finite and not below 0; got {noise}."

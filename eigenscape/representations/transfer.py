@@ -40,6 +40,8 @@ class Transfer(Record):
         anchor_error: ε_b.
         share: μ.
         num_wrong: Contexts of the task with f f* < 0.
+        num_empty: How many of those have no word in S(x); Lemma 3.5.10 says none.
+        obstacle_slack: Least slack of Lemma 3.5.11, over those; infinite for none.
         lemma_slack: Least Σ|p* − p| less the bound of Lemma 3.5.9, over those; infinite for none.
         bulk_slack: Least slack of Lemma 3.5.12, over all contexts.
         word_slack: Least slack of Lemma 3.5.13, over all words in S(x); infinite for none.
@@ -54,6 +56,8 @@ class Transfer(Record):
     anchor_error: float
     share: float
     num_wrong: int
+    num_empty: int
+    obstacle_slack: float
     lemma_slack: float
     bulk_slack: float
     word_slack: float
@@ -193,6 +197,7 @@ def transfer(
     least_b = epsilon_b - math.log(4 * k)
     applies = 8 * epsilon_b < Gamma < 6 and float(b.min()) >= least_b
     divergence = float(word_divergences(teacher, student).mean())
+    num_empty, obstacle_slack = _obstacles(sides, a, gamma, wrong)
     factor = RIGOROUS_CONSTANT / (mu * (p_b * Gamma) ** 2)
     return Transfer(
         status=Status(True, "The theorem applies." if applies else "The theorem does not apply."),
@@ -207,6 +212,8 @@ def transfer(
         anchor_error=epsilon_b,
         share=mu,
         num_wrong=int(wrong.sum()),
+        num_empty=num_empty,
+        obstacle_slack=obstacle_slack,
         lemma_slack=_least(gaps[wrong].sum(1) - p_b * floor),
         bulk_slack=_bulk_slack(sides, p_b),
         word_slack=_word_slack(sides, gaps, a, b, p_b, epsilon_b),
@@ -234,6 +241,32 @@ def _side(model: LogLinear, a: Tensor, b: Tensor) -> _Side:
         log_bulk_share=log_bulk - z.logsumexp(1),
         anchor_error=fit.max_error,
     )
+
+
+def _obstacles(sides: list[_Side], a: Tensor, gamma: float, wrong: Tensor) -> tuple[int, float]:
+    """Look for the words that make contexts wrong, as the proof of Lemma 3.5.9 does.
+
+    f* − f is a sum over words with a_j > 0, which the student sees less of, and one over words with
+    a_j < 0, which it sees more of; where f* < 0 signs are flipped. The larger of the two is at
+    least γ/2 in a context that is wrong. S(x) is of the words of that sum with Δ_j > 0.
+
+    Returns:
+        In how many contexts S(x) is empty, and the least of Σ Δ_j − γ/(2 max |a_j|) over S(x) in
+        the others.
+    """
+    star, own = sides
+    signed = star.scores[wrong].sign().unsqueeze(1) * a
+    sums, empty, slack = [], [], []
+    for high, low, weights in ((star, own, signed.relu()), (own, star, (-signed).relu())):
+        up, down = high.offsets[wrong], low.offsets[wrong].relu()
+        chosen = (weights > 0) & (up > down)
+        sums.append((weights * (up.relu() - down)).sum(1))
+        empty.append(~chosen.any(1))
+        need = gamma / (2 * (weights * chosen).amax(1))
+        slack.append(((up - down) * chosen).sum(1) - need)
+    first = sums[0] >= sums[1]
+    is_empty = torch.where(first, empty[0], empty[1])
+    return int(is_empty.sum()), _least(torch.where(first, slack[0], slack[1])[~is_empty])
 
 
 def _bulk_slack(sides: list[_Side], p_b: float) -> float:

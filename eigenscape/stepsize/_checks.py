@@ -1,5 +1,7 @@
 """Refusals that the files of this room share."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -8,8 +10,12 @@ from eigenscape.errors import (
     NonFiniteError,
     ShapeError,
     WrongTypeError,
+    require_count,
     require_positive,
 )
+
+# PyTorch's generator reads only 32 bits of a seed; a larger one would repeat a smaller one's draw.
+_LARGEST_SEED = 2**32 - 1
 
 
 def require_finite(value: object, call: str, *, ndim: int) -> Tensor:
@@ -59,3 +65,70 @@ def step_sizes_of(value: float | Tensor, call: str) -> Tensor:
     if bool((found < 0).any()):
         raise InvalidArgumentError(f"`{call}` must hold step sizes of 0 or more.")
     return found
+
+
+def require_seed(seed: object, call: str) -> int:
+    """Return a seed if it is an integer from 0 to 2³² − 1, else refuse; `call` takes it."""
+    return require_count(seed, f"{call}(seed=...)", at_least=0, at_most=_LARGEST_SEED)
+
+
+def require_not_negative(value: float, call: str) -> float:
+    """Return a finite number of 0 or more, else refuse.
+
+    Args:
+        value: What the user gave.
+        call: How the user wrote it.
+
+    Returns:
+        The same number as a `float`.
+
+    Raises:
+        WrongTypeError: If it is no real number.
+        InvalidArgumentError: If it is negative, NaN or infinite.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongTypeError(f"`{call}` must be a number; got {type(value).__name__}.")
+    if not 0.0 <= value < float("inf"):
+        raise InvalidArgumentError(f"`{call}` must be finite and not below 0; got {value}.")
+    return float(value)
+
+
+def require_widths(widths: Sequence[int], call: str) -> None:
+    """Refuse layers without units."""
+    for width in widths:
+        require_count(width, call)
+
+
+def require_classes(
+    value: object, call: str, *, length: int, num_classes: int | None = None
+) -> Tensor:
+    """Return the classes of samples if they are integers from 0, else refuse.
+
+    Args:
+        value: What the user gave.
+        call: How the user wrote it.
+        length: How many samples there are.
+        num_classes: How many classes there are; any number by default.
+
+    Returns:
+        The same tensor.
+
+    Raises:
+        WrongTypeError: If it is no tensor of integers.
+        ShapeError: If it is not of that length.
+        InvalidArgumentError: If a class is below 0, or above the last.
+    """
+    if not isinstance(value, Tensor) or value.dtype not in (torch.int64, torch.int32):
+        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise WrongTypeError(
+            f"`{call}` must be a tensor of integers, torch.int64 or torch.int32; got {kind}."
+        )
+    if tuple(value.shape) != (length,):
+        raise ShapeError(f"`{call}` must be {(length,)}; got {tuple(value.shape)}.")
+    low, high = int(value.min()), int(value.max())
+    if low < 0 or (num_classes is not None and high >= num_classes):
+        upward = "from 0" if num_classes is None else f"from 0 to {num_classes - 1}"
+        raise InvalidArgumentError(
+            f"`{call}` must be classes {upward}; got {low} to {high}. Number them anew."
+        )
+    return value

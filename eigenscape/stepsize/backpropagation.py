@@ -9,8 +9,8 @@ import math
 import torch
 from torch import Tensor
 
-from eigenscape.errors import require_choice, require_count, require_positive
-from eigenscape.stepsize._checks import require_finite
+from eigenscape.errors import ShapeError, require_choice, require_count, require_positive
+from eigenscape.stepsize._checks import require_finite, require_not_negative
 
 METHODS = ("descent", "rmsprop")
 _DECAY, _EPSILON = 0.9, 1e-10
@@ -31,6 +31,7 @@ def backpropagated_gradient(
         Value and slope; infinite, NaN or 0 where the dtype does not reach.
 
     Raises:
+        ShapeError: If matrix and start do not fit.
         InvalidArgumentError: If a number is out of range.
 
     Examples:
@@ -39,11 +40,28 @@ def backpropagated_gradient(
         -4.0
     """
     call = "backpropagated_gradient"
+    H, w = _require_pair(matrix, start, call)
+    t = require_count(num_steps, f"{call}(num_steps=...)")
+    eta = require_not_negative(step_size, f"{call}(step_size)")
+    return _gradient(H, w, eta, t)
+
+
+def _require_pair(matrix: Tensor, start: Tensor, call: str) -> tuple[Tensor, Tensor]:
+    """Return H and w₀ in the dtype of H if they fit, else refuse."""
     H = require_finite(matrix, f"{call}(matrix)", ndim=2)
     w = require_finite(start, f"{call}(start)", ndim=1).to(H)
-    t = require_count(num_steps, f"{call}(num_steps=...)")
+    if H.shape != (len(w), len(w)):
+        raise ShapeError(
+            f"`{call}` needs H ({len(w)}, {len(w)}) for a start of {len(w)} entries; got "
+            f"{tuple(H.shape)}."
+        )
+    return H, w
+
+
+def _gradient(H: Tensor, w: Tensor, step_size: float, t: int) -> tuple[float, float]:
+    """Return value and slope, without checks."""
     with torch.enable_grad():
-        eta = torch.tensor(float(step_size), dtype=H.dtype, requires_grad=True)
+        eta = torch.tensor(step_size, dtype=H.dtype, requires_grad=True)
         for _ in range(t):
             w = w - eta * (H @ w)
         value = (0.5 * w @ (H @ w)).log() / t
@@ -78,6 +96,7 @@ def backpropagated_descent(
         η₀ and all that follow (num_meta_steps + 1,), float64.
 
     Raises:
+        ShapeError: If matrix and start do not fit.
         InvalidArgumentError: If a number is out of range.
 
     Examples:
@@ -88,12 +107,14 @@ def backpropagated_descent(
     """
     call = "backpropagated_descent"
     require_choice(method, METHODS, f"{call}(method=...)")
+    H, w = _require_pair(matrix, start, call)
+    t = require_count(num_steps, f"{call}(num_steps=...)")
     require_count(num_meta_steps, f"{call}(num_meta_steps=...)")
     rate = require_positive(rate, f"{call}(rate=...)")
     eta = require_positive(step_size, f"{call}(step_size=...)")
     square, path = 1.0, [eta]
     for _ in range(num_meta_steps):
-        _, slope = backpropagated_gradient(matrix, start, eta, num_steps=num_steps)
+        _, slope = _gradient(H, w, eta, t)
         if slope == 0.0 or not math.isfinite(slope):  # nothing will ever change
             path += [eta] * (num_meta_steps + 1 - len(path))
             break

@@ -12,12 +12,18 @@ import torch
 from torch import Tensor
 
 from eigenscape.checkpoint import Checkpoint, Key
-from eigenscape.errors import ShapeError, require_count, require_positive
+from eigenscape.errors import InvalidArgumentError, ShapeError, require_count, require_positive
 from eigenscape.files import crc
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Record, Status
 from eigenscape.stepsize import _stacked_mlp as mlp
-from eigenscape.stepsize._checks import step_sizes_of
+from eigenscape.stepsize._checks import (
+    require_classes,
+    require_finite,
+    require_seed,
+    require_widths,
+    step_sizes_of,
+)
 from eigenscape.stepsize._recorded import Recorded, Work
 from eigenscape.stepsize._segments import MOST_STEPS, Seen, Segments, cut
 from eigenscape.stepsize._stepping import (
@@ -107,13 +113,13 @@ def learn_rules(
 
     Args:
         inputs: Features of the samples (N, d); their dtype and device are used.
-        labels: Classes (N,).
+        labels: Classes (N,), integers from 0.
         kinds: What a rule is learned on; p of them.
         hidden: Widths of the networks that are trained.
         num_problems: How many problems of each kind there are.
         num_trajectories: Runs of each.
-        segments: A run has a + Exp(b) segments.
-        lengths: A segment has a + Exp(b) steps.
+        segments: A run has a + Exp(b) segments, a ≥ 1.
+        lengths: A segment has a + Exp(b) steps, a ≥ 1.
         batch_size: Samples of a step.
         judge_size: Samples of a look at the meta-objective, drawn anew before each step; all by
             default.
@@ -140,6 +146,10 @@ def learn_rules(
     b = require_count(batch_size, f"{call}(batch_size=...)")
     if judge_size is not None:
         require_count(judge_size, f"{call}(judge_size=...)")
+    require_widths(hidden, f"{call}(hidden=...)")
+    _require_some(segments, f"{call}(segments=...)")
+    _require_some(lengths, f"{call}(lengths=...)")
+    require_seed(seed, call)
     rule = (UpdateRule.random(seed=seed) if start is None else start).to(inputs)
     rate = require_positive(meta_rate, f"{call}(meta_rate=...)")
     lesson = _Lesson.start(rule, len(kinds))
@@ -294,6 +304,15 @@ class _Lesson:
         return tuple(found)
 
 
+def _require_some(kind: tuple[int, float], call: str) -> None:
+    """Refuse what has no number at the least, or no finite mean."""
+    if len(kind) != 2 or not 0.0 <= kind[1] < math.inf:
+        raise InvalidArgumentError(
+            f"`{call}` must be (a, b) for a + Exp(b), b finite and not below 0; got {kind}."
+        )
+    require_count(kind[0], f"{call}'s first number")
+
+
 def _some(kind: tuple[int, float], draw: torch.Generator) -> int:
     """Draw a + Exp(b), rounded down."""
     return int(kind[0] - kind[1] * math.log1p(-float(torch.rand((), generator=draw))))
@@ -358,8 +377,10 @@ def train_networks(
         Losses and accuracies.
 
     Raises:
+        WrongTypeError: If test classes are no integers.
         ShapeError: If step sizes or test samples do not fit.
-        InvalidArgumentError: If a number is out of range.
+        InvalidArgumentError: If a number is out of range, or a test class is none of the problems'.
+        NonFiniteError: If a test sample is NaN or infinite.
 
     Examples:
         >>> x = torch.tensor([[1.0], [-1.0]]).repeat(20, 1)
@@ -375,6 +396,9 @@ def train_networks(
     t = require_count(num_steps, f"{call}(num_steps=...)")
     looks = require_count(num_looks, f"{call}(num_looks=...)", at_most=t)
     b = require_count(batch_size, f"{call}(batch_size=...)")
+    require_widths(hidden, f"{call}(hidden=...)")
+    require_seed(seed, call)
+    _require_test(test, problems, call)
     draw, sizes = torch.Generator().manual_seed(seed), sizes_of(problems, hidden)
     state = State.start(new_weights(problems, hidden, draw))
     move = Recorded(_mover(how, problems, sizes), problems.inputs.device)
@@ -388,6 +412,17 @@ def train_networks(
         seen.append(_look(state.weights, problems, test, sizes))
     columns = [torch.stack(part, 1) for part in zip(*seen, strict=True)]
     return Course(Status(True, f"{t} steps."), 0, seed, torch.tensor(at), *columns)
+
+
+def _require_test(test: tuple[Tensor, Tensor], problems: Problems, call: str) -> None:
+    """Refuse test samples that are none of the problems' kind."""
+    x = require_finite(test[0], f"{call}(test)[0]", ndim=2)
+    d, c = problems.inputs.shape[1], problems.classes.shape[1]
+    if x.shape[1] != d:
+        raise ShapeError(
+            f"`{call}(test)[0]` must have {d} features, as the problems have; got {tuple(x.shape)}."
+        )
+    require_classes(test[1], f"{call}(test)[1]", length=len(x), num_classes=c)
 
 
 def _mover(how: UpdateRule | Tensor, problems: Problems, sizes: Sequence[int]) -> Work:

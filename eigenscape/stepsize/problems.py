@@ -11,13 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import (
-    InvalidArgumentError,
-    ShapeError,
-    require_choice,
-    require_count,
-)
-from eigenscape.stepsize._checks import require_finite
+from eigenscape.errors import InvalidArgumentError, require_choice, require_count
+from eigenscape.stepsize._checks import require_classes, require_finite, require_seed
 
 OBJECTIVES = ("training", "validation")
 
@@ -108,7 +103,7 @@ def draw_problems(
 
     Args:
         inputs: Features (N, d).
-        labels: Classes (N,), from 0.
+        labels: Classes (N,), integers from 0.
         objective: "training": all chosen samples are fitted and judged by. "validation": one half
             is fitted, the other judged by.
         numbers: Which problems, counted from 0; p of them.
@@ -120,6 +115,7 @@ def draw_problems(
         The problems.
 
     Raises:
+        WrongTypeError: If classes are no integers.
         ShapeError: If samples and classes do not fit.
         InvalidArgumentError: If a number is out of range.
 
@@ -132,8 +128,8 @@ def draw_problems(
     call = "draw_problems"
     x = require_finite(inputs, f"{call}(inputs)", ndim=2)
     require_choice(objective, OBJECTIVES, f"{call}(objective=...)")
-    if tuple(labels.shape) != (len(x),):
-        raise ShapeError(f"`{call}(labels)` must be {(len(x),)}; got {tuple(labels.shape)}.")
+    require_classes(labels, f"{call}(labels)", length=len(x))
+    require_seed(seed, call)
     require_count(len(numbers), f"{call}(numbers=...)")
     n = len(x) if num_samples is None else num_samples
     require_count(n, f"{call}(num_samples=...)", at_least=2, at_most=len(x))

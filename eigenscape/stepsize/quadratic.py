@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eigenscape.dense import eigh
 from eigenscape.errors import InvalidArgumentError, ShapeError, require_count, require_positive
-from eigenscape.stepsize._checks import require_finite, step_sizes_of
+from eigenscape.stepsize._checks import require_finite, require_seed, step_sizes_of
 from eigenscape.stepsize._measure import first_root, scaled_powers
 
 
@@ -21,8 +21,12 @@ class Quadratic:
     """A positive definite quadratic and a starting point, on its eigenbasis.
 
     Attributes:
-        eigenvalues: λ (d,), float64, ascending.
-        coefficients: c (d,), float64.
+        eigenvalues: λ (d,), float64, ascending and above 0.
+        coefficients: c (d,), float64, not all 0.
+
+    Raises:
+        ShapeError: If the two do not fit.
+        InvalidArgumentError: If eigenvalues are not positive and ascending, or the start is zero.
 
     Examples:
         >>> H = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
@@ -32,6 +36,25 @@ class Quadratic:
 
     eigenvalues: Tensor
     coefficients: Tensor
+
+    def __post_init__(self) -> None:
+        """Refuse what is no positive definite quadratic: L and α are read off the ends."""
+        lam = require_finite(self.eigenvalues, "Quadratic(eigenvalues)", ndim=1)
+        c = require_finite(self.coefficients, "Quadratic(coefficients)", ndim=1)
+        if lam.shape != c.shape:
+            raise ShapeError(
+                f"`Quadratic(eigenvalues, coefficients)` must be of one length; got {len(lam)} and "
+                f"{len(c)}."
+            )
+        if float(lam[0]) <= 0 or bool((lam.diff() < 0).any()):
+            raise InvalidArgumentError(
+                "`Quadratic(eigenvalues)` must be above 0 and ascending; got "
+                f"{float(lam[0]):.3g} first and {float(lam[-1]):.3g} last. Sort them with their "
+                "coefficients, as `Quadratic.of(matrix, start)` does; `best_step_size` takes any "
+                "symmetric operator."
+            )
+        if not bool(c.any()):
+            raise InvalidArgumentError("`Quadratic(coefficients)` is zero: the start is a minimum.")
 
     @classmethod
     def of(cls, matrix: Tensor, start: Tensor) -> "Quadratic":
@@ -102,6 +125,7 @@ def random_quadratic(dimension: int = 20, *, seed: int = 0) -> tuple[Tensor, Ten
         (torch.Size([3, 3]), torch.Size([3]), True)
     """
     d = require_count(dimension, "random_quadratic(dimension)")
+    require_seed(seed, "random_quadratic")
     draw = torch.Generator().manual_seed(seed)
     X = torch.randn(d, d, generator=draw, dtype=torch.float64)
     H = X.T @ X

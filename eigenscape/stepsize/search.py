@@ -12,7 +12,7 @@ from torch import Tensor
 from eigenscape.errors import require_choice, require_count
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Columns, Record, Status
-from eigenscape.stepsize._checks import step_sizes_of
+from eigenscape.stepsize._checks import require_not_negative, require_seed, step_sizes_of
 from eigenscape.stepsize.tasks import (
     Tasks,
     descend,
@@ -122,6 +122,10 @@ def learn_step_size(
     require_choice(objective, OBJECTIVES, f"{call}(objective)")
     require_count(num_tasks, f"{call}(num_tasks=...)", at_least=2)
     require_count(num_test_tasks, f"{call}(num_test_tasks=...)")
+    require_count(dimension, f"{call}(dimension=...)")
+    require_count(num_steps, f"{call}(num_steps=...)")
+    require_not_negative(noise, f"{call}(noise=...)")
+    require_seed(seed, call)
     grid = usual_grid() if step_sizes is None else step_sizes
     grid = step_sizes_of(grid, f"{call}(step_sizes=...)")
     half = require_count(num_samples, f"{call}(num_samples=...)") // 2

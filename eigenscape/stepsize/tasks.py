@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import InvalidArgumentError, ShapeError, require_count, require_positive
-from eigenscape.stepsize._checks import require_finite, step_sizes_of
+from eigenscape.stepsize._checks import (
+    require_finite,
+    require_not_negative,
+    require_seed,
+    step_sizes_of,
+)
 
 TRUNCATION = 40.0
 
@@ -26,12 +31,33 @@ class Tasks:
         targets: y (b, n).
         truths: w* (b, d).
         noise: σ.
+
+    Raises:
+        WrongTypeError: If a part is no floating-point tensor.
+        ShapeError: If the parts do not fit each other.
+        NonFiniteError: If an entry is NaN or infinite.
+        InvalidArgumentError: If the noise is negative or not finite.
     """
 
     inputs: Tensor
     targets: Tensor
     truths: Tensor
     noise: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no set of tasks."""
+        X = require_finite(self.inputs, "Tasks(inputs)", ndim=3)
+        y = require_finite(self.targets, "Tasks(targets)", ndim=2)
+        w = require_finite(self.truths, "Tasks(truths)", ndim=2)
+        require_not_negative(self.noise, "Tasks(noise)")
+        b, n, d = X.shape
+        alike = all(part.dtype == X.dtype and part.device == X.device for part in (y, w))
+        if y.shape != (b, n) or w.shape != (b, d) or not alike:
+            got = ", ".join(f"{tuple(part.shape)} of {part.dtype}" for part in (X, y, w))
+            raise ShapeError(
+                "`Tasks(inputs, targets, truths)` must be (b, n, d), (b, n) and (b, d), of one "
+                f"dtype and on one device; got {got}."
+            )
 
     def split(self, first: int) -> tuple["Tasks", "Tasks"]:
         """Return the same tasks with their first samples, and with the others.
@@ -90,7 +116,9 @@ def draw_tasks(
     b = require_count(num_tasks, f"{call}(num_tasks)")
     n = require_count(num_samples, f"{call}(num_samples)")
     d = require_count(dimension, f"{call}(dimension)")
-    sigma = 0.0 if noise == 0 else require_positive(noise, f"{call}(noise=...)")
+    sigma = require_not_negative(noise, f"{call}(noise=...)")
+    require_seed(seed, call)
+    require_count(first, f"{call}(first=...)", at_least=0)
     parts = []
     for task in range(first, first + b):
         draw = torch.Generator().manual_seed(1_000_003 * seed + task)
@@ -237,6 +265,7 @@ def draw_samples(num_tasks: int, num_samples: int, num_steps: int, *, seed: int 
     b = require_count(num_tasks, "draw_samples(num_tasks)")
     n = require_count(num_samples, "draw_samples(num_samples)")
     t = require_count(num_steps, "draw_samples(num_steps)")
+    require_seed(seed, "draw_samples")
     return torch.randint(n, (b, t), generator=torch.Generator().manual_seed(seed))
 
 
@@ -318,6 +347,7 @@ def expected_distance(
     d = require_count(dimension, f"{call}(dimension=...)")
     t = require_count(num_steps, f"{call}(num_steps=...)")
     eta = require_positive(step_size, f"{call}(step_size=...)")
+    sigma = require_not_negative(noise, f"{call}(noise=...)")
     n = lam.shape[1]
     lam = lam.sort(1, descending=True).values[:, : min(n, d)]
     if bool((lam <= 0).any()):
@@ -326,7 +356,7 @@ def expected_distance(
             " the design is singular."
         )
     left = (1 - eta * lam) ** t
-    fitted = noise**2 / n * ((1 - left).square() / lam).sum(1)
+    fitted = sigma**2 / n * ((1 - left).square() / lam).sum(1)
     return float((1 - lam.shape[1] / d + left.square().sum(1) / d + fitted).mean())
 
 
@@ -345,7 +375,7 @@ def limit_distance(num_samples: int, dimension: int, *, noise: float) -> float:
         The limit for t → ∞ of any step size below 2/λ_max.
 
     Raises:
-        InvalidArgumentError: If a number is below 1.
+        InvalidArgumentError: If a number is out of range.
 
     Examples:
         >>> limit_distance(2, 4, noise=3.0)  # ½ + 9 · 2/1
@@ -355,7 +385,8 @@ def limit_distance(num_samples: int, dimension: int, *, noise: float) -> float:
     """
     n = require_count(num_samples, "limit_distance(num_samples)")
     d = require_count(dimension, "limit_distance(dimension)")
+    sigma = require_not_negative(noise, "limit_distance(noise=...)")
     free = abs(n - d) - 1
     if free <= 0:
-        return float("inf") if noise else max(1 - n / d, 0.0)
-    return 1 - n / d + noise**2 * n / free if n < d else noise**2 * d / free
+        return float("inf") if sigma else max(1 - n / d, 0.0)
+    return 1 - n / d + sigma**2 * n / free if n < d else sigma**2 * d / free

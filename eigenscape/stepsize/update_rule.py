@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import require_count
+from eigenscape.stepsize._checks import require_seed
 
 DECAYS = (0.5, 0.9, 0.99, 0.999, 0.9999)
 STEP_SCALES = (3, 10, 30, 100, 300, 1000, 3000, 10_000, 300_000)
@@ -61,6 +62,7 @@ class UpdateRule:
         """
         call = "UpdateRule.random(widths)"
         require_count(len(widths), call)
+        require_seed(seed, "UpdateRule.random")
         draw = torch.Generator().manual_seed(seed)
         sizes = [NUM_FEATURES, *(require_count(width, call) for width in widths), 2]
         weights = tuple(torch.randn(n, m, generator=draw) for m, n in pairwise(sizes))

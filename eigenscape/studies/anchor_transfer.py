@@ -122,6 +122,22 @@ _CLAIMS = (
         why="The lemma says so of half of Σ|p* − p|; its proof of the whole.",
     ),
     Claim(
+        "thesis.lemma3.5.10.words",
+        "Lemma 3.5.10",
+        "misclassified contexts without a word in S(x)",
+        "0",
+        high=0.0,
+        why="A lemma. S(x), or S'(x), is of the words that make the larger part of f* − f.",
+    ),
+    Claim(
+        "thesis.lemma3.5.11.obstacles",
+        "Lemma 3.5.11",
+        "Σ Δ_j over S(x) less γ/(2 max a_j), least over all misclassified contexts",
+        "≥ 0",
+        low=-1e-12,
+        why=_EXACT,
+    ),
+    Claim(
         "thesis.lemma3.5.12.bulk",
         "Lemma 3.5.12",
         "difference of bulk probabilities less its bound, least over contexts",
@@ -272,6 +288,8 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         "thesis.theorem3.5.7.vacuous": Measured(min(one.bound for one in every)),
         "thesis.theorem3.5.7.applies": Measured(sum(one.applies for one in every) / len(every)),
         "thesis.lemma3.5.9.gap": Measured(min(one.lemma_slack for one in every)),
+        "thesis.lemma3.5.10.words": Measured(float(sum(one.num_empty for one in every))),
+        "thesis.lemma3.5.11.obstacles": Measured(min(one.obstacle_slack for one in every)),
         "thesis.lemma3.5.12.bulk": Measured(min(one.bulk_slack for one in every)),
         "thesis.lemma3.5.13.words": Measured(min(one.word_slack for one in every)),
     }

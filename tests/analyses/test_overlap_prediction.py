@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import eigenscape as es
 from eigenscape.analyses import eigenspace_overlap, overlap_prediction
-from eigenscape.errors import InvalidArgumentError, ShapeError
+from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError
 from eigenscape.operators import KroneckerHessian
 
 M, N = 6, 5
@@ -157,3 +157,7 @@ def test_refusals() -> None:
         overlap_prediction(good, (tau, gamma, 2 * t))
     with pytest.raises(InvalidArgumentError, match="num_vectors"):
         overlap_prediction(good, good, num_vectors=7)
+    for wrong in (torch.nan, torch.inf):
+        for bad in ((tau * wrong, gamma, t), (tau, gamma * wrong, t)):
+            with pytest.raises(NonFiniteError, match="eigenvalues that are NaN or infinite"):
+                overlap_prediction(good, bad)

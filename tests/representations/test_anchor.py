@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError
+from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError, WrongTypeError
 from eigenscape.representations import (
     anchor_table,
     embedding_diagnostics,
@@ -89,3 +89,20 @@ def test_refusals() -> None:
         anchor_table(v, torch.randn(5, 4))
     with pytest.raises(InvalidArgumentError, match="at least 2"):
         embedding_diagnostics(v[:1])
+    with pytest.raises(InvalidArgumentError, match="zero in all 4 words"):
+        embedding_diagnostics(torch.zeros(4, 3))
+    with pytest.raises(
+        WrongTypeError, match=r"`fit_anchors\(targets\)` must be a tensor; got list"
+    ):
+        fit_anchors(v, t.tolist())
+    with pytest.raises(ShapeError, match=r"floating-point vector.*\(9, 1\)"):
+        fit_anchors(v, t[:, None])
+    for call, given in (
+        (fit_anchors, (v, t)),
+        (anchor_table, (v, v)),
+        (embedding_diagnostics, (v,)),
+    ):
+        with pytest.raises(WrongTypeError, match=rf"`{call.__name__}\(seed=...\)`"):
+            call(*given, seed=1.5)
+    with pytest.raises(InvalidArgumentError, match=r"`anchor_table\(num_anchors=...\)`"):
+        anchor_table(v, v, num_anchors=0)

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from eigenscape.errors import InvalidArgumentError, ShapeError, TooLargeError
+from eigenscape.errors import InvalidArgumentError, ShapeError, TooLargeError, WrongTypeError
 from eigenscape.representations import (
     best_sparse_losses,
     coherence,
@@ -179,3 +179,39 @@ def test_refusals() -> None:
         pursuit_guarantee(noise=1.0, sparsity=2, num_atoms=9, mu=0.4)
     with pytest.raises(InvalidArgumentError, match="at least 2"):
         coherence(A[:1])
+    with pytest.raises(InvalidArgumentError, match=r"`masked_losses\(sparsity=...\)`.*seen, 2"):
+        masked_losses(Y, A, seen, sparsity=3)
+    for call, kind in (
+        (lambda M: masked_losses(Y, A, M, sparsity=1), "masked_losses"),
+        (lambda M: masked_oracle_loss(A, M, sparsity=1, noise=1.0), "masked_oracle_loss"),
+        (lambda M: coherence(A, M), "coherence"),
+    ):
+        with pytest.raises(WrongTypeError, match=rf"`{kind}\(observed\)` must be a tensor.*list"):
+            call([0, 1])
+    with pytest.raises(ShapeError, match=r"torch.float32 or torch.float64"):
+        best_sparse_losses(Y.half(), A.half(), sparsity=1)
+    with pytest.raises(ShapeError, match=r"`masked_losses\(dictionary\)`.*torch.float32"):
+        masked_losses(Y.half(), A.half(), seen, sparsity=1)
+
+
+@pytest.mark.parametrize("scale", [None, 1.0])  # with a scale nothing is singular
+@pytest.mark.parametrize(
+    ("supports", "error", "text"),
+    [
+        (torch.tensor([[0, 7]]), InvalidArgumentError, "from 0 to 4; got 0 to 7"),
+        (torch.tensor([[0, -1]]), InvalidArgumentError, "from 0 to 4; got -1 to 0"),
+        (torch.tensor([[0, 1], [2, 2]]), InvalidArgumentError, "names an atom twice"),
+        (torch.zeros(0, 2, dtype=torch.int64), ShapeError, "one support or more"),
+        (torch.tensor([[0.0, 1.0]]), ShapeError, "must be integers"),
+        ([[0, 1]], WrongTypeError, "must be a tensor; got list"),
+    ],
+    ids=["high", "negative", "twice", "none", "floats", "list"],
+)
+def test_supports_that_are_none(
+    supports: torch.Tensor, error: type[Exception], text: str, scale: float | None
+) -> None:
+    A = random_dictionary(5, 6)
+    with pytest.raises(error, match=text):
+        masked_oracle_loss(
+            A, torch.arange(4), sparsity=2, noise=1.0, scale=scale, supports=supports
+        )

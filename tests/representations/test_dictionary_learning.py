@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError
+from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError, WrongTypeError
 from eigenscape.representations import (
     initial_dictionary,
     learn_dictionary,
@@ -120,3 +120,12 @@ def test_refusals(samples: torch.Tensor) -> None:
         learn_dictionary(samples * 1e200, start, sparsity=1, epochs=1)
     with pytest.raises(ShapeError, match="dtype and device"):
         learn_dictionary(samples, start.float(), sparsity=1)
+    for call, given in (
+        (initial_dictionary, (torch.eye(4), 2)),
+        (learn_dictionary, (torch.eye(4),) * 2),
+    ):
+        kind = {"sparsity": 1} if call is learn_dictionary else {}
+        with pytest.raises(WrongTypeError, match=rf"`{call.__name__}\(seed=...\)`"):
+            call(*given, **kind, seed=1.5)
+    with pytest.raises(ShapeError, match=r"`learn_dictionary\(Y\)`.*torch.float32"):
+        learn_dictionary(torch.eye(4).half(), torch.eye(4).half(), sparsity=1)

@@ -8,6 +8,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from eigenscape.errors import (
+    EigenscapeError,
     InvalidArgumentError,
     NonFiniteError,
     ShapeError,
@@ -182,6 +183,29 @@ def test_refusals(samples: torch.Tensor) -> None:
         all_seen.score(samples[:, :9])
     with pytest.raises(ShapeError, match=r"must be \(n, 9\)"):
         small().fit(samples).inverse_transform(samples)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("num_atoms", 0),
+        ("sparsity", 10),
+        ("sparsity", 0),
+        ("mask_size", 11),
+        ("mask_size", 0),
+        ("mask_size", 99),
+        ("epochs", 0),
+        ("batch_size", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", "fast"),
+        ("seed", 1.5),
+    ],
+)
+def test_settings_are_refused_by_the_name_of_the_estimator(
+    samples: torch.Tensor, name: str, wrong: object
+) -> None:
+    with pytest.raises(EigenscapeError, match=rf"^`MaskedSparseCoding\({name}=...\)`"):
+        small(**{name: wrong}).fit(samples)
 
 
 @pytest.mark.parametrize("method", ["fit", "transform", "score"])

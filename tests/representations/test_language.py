@@ -95,6 +95,70 @@ def test_gpt2s_own_gelu_is_the_default(net: GPT, folder: Path) -> None:
     assert 0 < difference < 1e-2
 
 
+def change(folder: Path, **settings: object) -> None:
+    (folder / "config.json").write_text(json.dumps(CONFIG | settings))
+
+
+def test_an_output_layer_of_its_own_is_used(
+    net: GPT, folder: Path, tensors: dict[str, torch.Tensor]
+) -> None:
+    head = torch.randn(11, 8)
+    save_file(tensors | {"lm_head.weight": head}, folder / "model.safetensors")
+    for settings in ({}, {"tie_word_embeddings": False}):
+        change(folder, **settings)
+        model = read_gpt2(folder)
+        found = output_states(model, TOKENS, head="lm_head")
+        assert torch.equal(found.embedding, head)
+        net.head.weight = nn.Parameter(head)
+        with torch.no_grad():
+            torch.testing.assert_close(model(TOKENS), net(TOKENS))
+    change(folder, tie_word_embeddings=True)
+    with pytest.raises(FileError, match=r"'lm_head.weight' is another than 'wte.weight'"):
+        read_gpt2(folder)
+    save_file(
+        tensors | {"lm_head.weight": tensors["wte.weight"].clone()}, folder / "model.safetensors"
+    )
+    assert torch.equal(read_gpt2(folder).lm_head.weight, tensors["wte.weight"])
+    save_file(tensors | {"lm_head.weight": torch.randn(14, 8)}, folder / "model.safetensors")
+    with pytest.raises(FileError, match=r"must be \(11, 8\).*got \(14, 8\).*do not match"):
+        read_gpt2(folder)
+    save_file(tensors, folder / "model.safetensors")
+    change(folder, tie_word_embeddings=False)
+    with pytest.raises(FileError, match=r"lacks the tensor 'lm_head.weight'"):
+        read_gpt2(folder)
+
+
+def test_the_configuration_is_that_of_the_tensors(
+    folder: Path, tensors: dict[str, torch.Tensor]
+) -> None:
+    right = {"vocab_size": 11, "n_layer": 2, "n_embd": 8, "n_positions": 6, "n_inner": 32}
+    change(folder, **right, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
+    read_gpt2(folder)
+    change(folder, **right | {"n_inner": None})  # as published
+    read_gpt2(folder)
+    for name, number in right.items():
+        change(folder, **right | {name: number + 1})
+        text = f"config.json says {name} = {number + 1}, but the tensors have {number}"
+        with pytest.raises(FileError, match=text):
+            read_gpt2(folder)
+    for flag, value in (
+        ("scale_attn_by_inverse_layer_idx", True),
+        ("scale_attn_weights", False),
+        ("add_cross_attention", True),
+    ):
+        change(folder, **{flag: value})
+        with pytest.raises(UnsupportedModelError, match=f"{flag} = {not value}.*has {value}"):
+            read_gpt2(folder)
+    change(folder, layer_norm_epsilon="small")
+    with pytest.raises(WrongTypeError, match="layer_norm_epsilon"):
+        read_gpt2(folder)
+    change(folder)
+    none = {name: tensor for name, tensor in tensors.items() if not name.startswith("h.")}
+    save_file(none, folder / "model.safetensors")
+    with pytest.raises(FileError, match="has no layers"):
+        read_gpt2(folder)
+
+
 class Bomb:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return exec, ("raise SystemExit('a pickle was opened')",)
@@ -161,3 +225,11 @@ def test_refusals(net: GPT) -> None:
     model = nn.Sequential(nn.Embedding(2, 1), twice, nn.Linear(2, 1), twice)
     with pytest.raises(UnsupportedModelError, match="ran 2 times in 1 passes"):
         output_states(model, torch.zeros(1, 3, dtype=torch.int64), head="1")
+    narrow = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 11))
+    with pytest.raises(InvalidArgumentError, match=r"no row for a token.*'1' has 11 words"):
+        output_states(narrow, TOKENS, head="1")
+    narrow.train()
+    with pytest.raises(InvalidArgumentError):
+        output_states(narrow, TOKENS, head="1")
+    assert narrow.training  # put back
+    assert not narrow[1]._forward_pre_hooks

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError
+from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError, WrongTypeError
 from eigenscape.representations import (
     LogLinear,
     anchored_scores,
@@ -82,5 +82,12 @@ def test_refusals(model: LogLinear) -> None:
         log_bulk_partitions(model.states, model.embedding, ())
     with pytest.raises(InvalidArgumentError, match="from 0 to 10"):
         model.with_word_lowered(11, 1.0)
-    with pytest.raises(InvalidArgumentError, match="not be negative"):
+    with pytest.raises(InvalidArgumentError, match="not below 0"):
         lowered_word_divergence(torch.tensor(0.1), -1.0)
+    for wrong in (1.5, -0.5, torch.nan):
+        with pytest.raises(InvalidArgumentError, match="from 0 to 1"):
+            lowered_word_divergence(torch.tensor([0.5, wrong]), 1.0)
+    with pytest.raises(WrongTypeError, match="floating-point tensor; got list"):
+        lowered_word_divergence([0.5], 1.0)
+    ends = lowered_word_divergence(torch.tensor([0.0, 1.0]), 3.0)  # never said, always said
+    torch.testing.assert_close(ends, torch.zeros(2), atol=1e-15, rtol=0)

@@ -118,3 +118,6 @@ def test_refusals() -> None:
         orthogonal_matching_pursuit(Y.float(), B, sparsity=1)
     with pytest.raises(WrongTypeError, match="must be a tensor; got ndarray"):
         orthogonal_matching_pursuit(Y.numpy(), B, sparsity=1)
+    for narrow in (torch.float16, torch.bfloat16):
+        with pytest.raises(ShapeError, match=r"torch.float32 or torch.float64.*Pass `.float\(\)`"):
+            orthogonal_matching_pursuit(Y.to(narrow), B.to(narrow), sparsity=2)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from eigenscape.errors import InvalidArgumentError, ShapeError, UnknownNameError
+from eigenscape.errors import InvalidArgumentError, ShapeError, UnknownNameError, WrongTypeError
 from eigenscape.representations import random_dictionary, recovery_error, sparse_samples
 
 
@@ -59,3 +59,7 @@ def test_refusals() -> None:
         recovery_error(A, A, metric="angle")
     with pytest.raises(ShapeError, match="6 columns"):
         recovery_error(A, A[:, :5])
+    with pytest.raises(WrongTypeError, match=r"`random_dictionary\(seed=...\)` must be an integer"):
+        random_dictionary(3, 4, seed=1.5)
+    with pytest.raises(InvalidArgumentError, match=r"`sparse_samples\(seed=...\)` must be from 0"):
+        sparse_samples(random_dictionary(3, 4), 5, sparsity=1, seed=2**32)

@@ -13,7 +13,7 @@ from eigenscape.representations import (
     misclassified_gap,
     transfer,
 )
-from eigenscape.representations.transfer import _bulk_slack, _side, _word_slack
+from eigenscape.representations.transfer import _bulk_slack, _obstacles, _side, _word_slack
 
 A = torch.tensor([1.0, -0.7], dtype=torch.float64)
 B = torch.tensor([-1.5, -1.2], dtype=torch.float64)
@@ -92,6 +92,26 @@ def test_every_number_from_the_definitions() -> None:
     slack = (p - q).abs().sum(1)[wrong].min().item() - found.bulk_probability * gap
     assert found.lemma_slack == pytest.approx(slack)
     assert found.applies
+    assert found.num_empty == 0
+    obstacles = []
+    for x in wrong.nonzero().flatten().tolist():
+        z, w = (
+            (model.states[x] @ (model.embedding[:2] - anchor).T - B).tolist()
+            for model, anchor in zip((teacher, student), anchors, strict=True)
+        )
+        signs = [float(f_star[x].sign()) * float(each) for each in A]
+        halves = []
+        for high, low, way in ((z, w, 1.0), (w, z, -1.0)):
+            words = [j for j in range(2) if way * signs[j] > 0]
+            moved = sum(abs(signs[j]) * (max(high[j], 0) - max(low[j], 0)) for j in words)
+            S = [j for j in words if high[j] - max(low[j], 0) > 0]
+            total = sum(high[j] - max(low[j], 0) for j in S)
+            halves.append((moved, total, max((abs(signs[j]) for j in S), default=0.0)))
+        moved, total, most = max(halves)
+        assert moved >= 0.25  # half of the margin
+        obstacles.append(total - 0.5 / (2 * most))
+    assert found.obstacle_slack == pytest.approx(min(obstacles))
+    assert found.obstacle_slack > 0
 
 
 def test_low_thresholds_are_beyond_the_theorem() -> None:
@@ -121,7 +141,7 @@ def test_the_theorem_holds_where_it_applies() -> None:
 
 
 def test_slacks_can_be_negative() -> None:
-    """A bulk that is claimed to be larger than it is makes both lemmas fail."""
+    """A bulk or a margin that is claimed to be larger than it is makes the lemmas fail."""
     teacher = planted()
     student = disturbed(teacher, 0.3)
     sides = [_side(model, A, B) for model in (teacher, student)]
@@ -129,6 +149,11 @@ def test_slacks_can_be_negative() -> None:
     honest = transfer(teacher, student, a=A, b=B, margin=0.5)
     p_b, error = honest.bulk_probability, honest.anchor_error
     assert _word_slack(sides, gaps, A, B, p_b, error) == pytest.approx(honest.word_slack)
+    wrong = sides[0].scores * sides[1].scores < 0
+    wrong &= sides[0].scores.abs() >= 0.5
+    assert _obstacles(sides, A, 0.5, wrong) == (0, pytest.approx(honest.obstacle_slack))
+    assert _obstacles(sides, A, 2.0, wrong)[1] < -0.1  # a margin that there is not
+    assert _obstacles(sides, A, 0.5, ~wrong)[0] > 0  # contexts that are right need no word
     assert _bulk_slack(sides, 5 * p_b) < -1e-3
     assert _word_slack(sides, gaps, A, B, 5 * p_b, error) < -1e-3
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from eigenscape.errors import InvalidArgumentError
+from eigenscape.errors import InvalidArgumentError, ShapeError, WrongTypeError
 from eigenscape.stepsize import (
     Quadratic,
     backpropagated_descent,
@@ -69,3 +69,16 @@ def test_refusals() -> None:
         backpropagated_descent(H, w, num_steps=3, step_size=0.1, method="adam")
     with pytest.raises(InvalidArgumentError, match="step_size"):
         backpropagated_descent(H, w, num_steps=3, step_size=0.0)
+    for call, way in (
+        (backpropagated_gradient, {"step_size": 0.1}),
+        (backpropagated_descent, {"step_size": 0.1}),
+    ):
+        for one, other in ((H, w[:3]), (H[:3], w)):
+            with pytest.raises(ShapeError, match=rf"`{call.__name__}` needs H \(\d, \d\)"):
+                call(one, other, num_steps=3, **way)
+    for wrong in (math.nan, math.inf, -0.1):
+        with pytest.raises(InvalidArgumentError, match="finite and not below 0"):
+            backpropagated_gradient(H, w, wrong, num_steps=3)
+    with pytest.raises(WrongTypeError, match="must be a number; got str"):
+        backpropagated_gradient(H, w, "fast", num_steps=3)
+    assert backpropagated_gradient(H, w, 0.0, num_steps=3)[1] < 0  # there it falls

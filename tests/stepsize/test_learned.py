@@ -14,7 +14,9 @@ from eigenscape.errors import (
     CheckpointError,
     ConvergenceWarning,
     InvalidArgumentError,
+    NonFiniteError,
     ShapeError,
+    WrongTypeError,
 )
 from eigenscape.records import pack, unpack
 from eigenscape.stepsize import (
@@ -328,6 +330,46 @@ def test_refusals() -> None:
         learn_rules(x, y, [])
     with pytest.raises(InvalidArgumentError, match="objective"):
         learn_rules(x, y, [TRAINING, ProblemKind("both")], **SMALL)
+
+
+@pytest.mark.parametrize("name", ["segments", "lengths"])
+def test_numbers_of_segments_and_steps_are_refused_before_any_is_run(name: str) -> None:
+    for wrong in ((0, 0.0), (-1, 5.0)):
+        with pytest.raises(InvalidArgumentError, match=rf"`learn_rules\({name}=...\)'s first"):
+            learn_rules(*samples(), [TRAINING], **{**SMALL, name: wrong})
+    for wrong in ((1, float("nan")), (1, -3.0), (1, float("inf")), (1,)):
+        with pytest.raises(InvalidArgumentError, match=rf"`learn_rules\({name}=...\)` must be"):
+            learn_rules(*samples(), [TRAINING], **{**SMALL, name: wrong})
+    for wrong in ((float("nan"), 1.0), (1.5, 0.0)):
+        with pytest.raises(WrongTypeError, match="must be an integer"):
+            learn_rules(*samples(), [TRAINING], **{**SMALL, name: wrong})
+
+
+def test_refusals_of_networks_and_of_test_samples() -> None:
+    x, y = samples()
+    problems = draw_problems(x, y, objective="training", numbers=[0])
+    run = {"hidden": (4,), "num_steps": 2, "num_looks": 1}
+    with pytest.raises(InvalidArgumentError, match=r"`learn_rules\(hidden=...\)`"):
+        learn_rules(x, y, [TRAINING], **{**SMALL, "hidden": (0,)})
+    with pytest.raises(InvalidArgumentError, match=r"`train_networks\(hidden=...\)`"):
+        train_networks(torch.ones(1), problems, (x, y), **{**run, "hidden": (4, 0)})
+    for call, given in (
+        (learn_rules, (x, y, [TRAINING])),
+        (train_networks, (torch.ones(1), problems, (x, y))),
+    ):
+        kind = SMALL if call is learn_rules else run
+        with pytest.raises(WrongTypeError, match=rf"`{call.__name__}\(seed=...\)`"):
+            call(*given, **kind, seed=1.5)
+    for test, error, text in (
+        ((x[:, :5], y), ShapeError, r"must have 6 features.*\(40, 5\)"),
+        ((x, y[:9]), ShapeError, r"must be \(40,\); got \(9,\)"),
+        ((x, y + 1), InvalidArgumentError, "classes from 0 to 2; got 1 to 3"),
+        ((x, y - 1), InvalidArgumentError, "classes from 0 to 2; got -1 to 1"),
+        ((x, y.double()), WrongTypeError, "tensor of integers"),
+        ((x / 0, y), NonFiniteError, "NaN or infinite"),
+    ):
+        with pytest.raises(error, match=text):
+            train_networks(torch.ones(1), problems, test, **run)
 
 
 class _StoppedError(Exception):

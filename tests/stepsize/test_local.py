@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def model_change(H: torch.Tensor, g: torch.Tensor, eta: float, t: int) -> float:
 def test_as_many_products_as_steps_are_exact(t: int) -> None:
     H, w = random_quadratic(15)
     found = best_step_size(Dense(H), H @ w, num_steps=t, num_products=t)
-    assert found.num_products == t
+    assert found.num_products == t + 1  # one certifies λ_max
     assert found.error == 0
     best = optimal_step_size(Quadratic.of(H, w), num_steps=t)
     assert found.step_size == pytest.approx(best, rel=1e-9)
@@ -65,12 +66,41 @@ def test_few_products_come_with_an_error_that_is_not_too_small(seed: int) -> Non
     H = (H + H.T) / 2
     w = torch.randn(120, generator=draw)
     found = best_step_size(Dense(H), H @ w, num_steps=300, num_products=12)
-    assert found.num_products == 12
+    assert found.num_products == 13
     best = optimal_step_size(Quadratic.of(H, w), num_steps=300)
     assert abs(found.step_size - best) <= found.error + 1e-3 * best
     assert found.error < 0.1 * best
     assert found.stable == pytest.approx(2 / 5.0, rel=1e-4)
     assert abs(found.largest - 5.0) <= found.largest_residual
+
+
+@pytest.mark.parametrize("num_products", [2, 6, 40])
+@pytest.mark.parametrize("n", [5, 30])
+def test_an_eigenvalue_is_within_the_residual_also_in_float32(n: int, num_products: int) -> None:
+    # What Lanczos itself says of its residual falls to 1e-27 here.
+    for seed in range(20):
+        draw = torch.Generator().manual_seed(seed)
+        A = torch.randn(n, n, generator=draw, dtype=torch.float32)
+        A = (A + A.T) / 2 if seed % 2 else A @ A.T / n
+        H = Dense((A + A.T) / 2)
+        g = torch.randn(n, generator=draw, dtype=torch.float32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # η* is of no interest
+            found = best_step_size(H, g, num_steps=2, num_products=num_products)
+        values = torch.linalg.eigvalsh(H.to_dense().double())
+        assert float((values - found.largest).abs().min()) <= found.largest_residual
+        if num_products >= n:  # a tight certificate, too: a few roundings of ‖H‖
+            assert found.largest_residual < 20 * 1.2e-7 * float(values.abs().max())
+
+
+def test_the_residual_is_that_of_the_ritz_vector() -> None:
+    H, w = random_quadratic(12)
+    found = best_step_size(Dense(H), H @ w, num_steps=3, num_products=3)
+    V = torch.linalg.qr(torch.stack([torch.linalg.matrix_power(H, k) @ w for k in (1, 2, 3)], 1)).Q
+    values, vectors = torch.linalg.eigh(V.T @ H @ V)
+    v = V @ vectors[:, -1]
+    assert found.largest == pytest.approx(float(values[-1]))
+    assert found.largest_residual == pytest.approx(float((H @ v - values[-1] * v).norm()))
 
 
 def test_flat_directions_are_no_trouble() -> None:
@@ -102,6 +132,11 @@ def test_negative_curvature_is_told() -> None:
     with pytest.warns(ConvergenceWarning, match="without end"):
         down = best_step_size(Dense(-torch.eye(2)), torch.ones(2), num_steps=2)
     assert math.isinf(down.stable)
+    assert "negative curvature down to -1 is all" in down.status.text
+    with pytest.warns(ConvergenceWarning, match="no curvature at all"):
+        flat = best_step_size(Dense(torch.zeros(2, 2)), torch.ones(2), num_steps=2)
+    assert "negative" not in flat.status.text
+    assert math.isnan(flat.step_size)
 
 
 @pytest.mark.parametrize("t", [9, 5000])  # after 5000 steps both ends of the sum are infinite

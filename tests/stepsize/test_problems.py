@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError
+from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError, WrongTypeError
 from eigenscape.stepsize import draw_problems
 
 INPUTS = torch.arange(60.0).reshape(30, 2)
@@ -69,3 +69,11 @@ def test_refusals() -> None:
         draw_problems(INPUTS, LABELS, label_noise=1.5, **kind)
     with pytest.raises(NonFiniteError, match="inputs"):
         draw_problems(INPUTS / 0, LABELS, **kind)
+    with pytest.raises(InvalidArgumentError, match="classes from 0; got -1 to 1"):
+        draw_problems(INPUTS, LABELS - 1, **kind)
+    with pytest.raises(WrongTypeError, match=r"tensor of integers.*got torch.float64"):
+        draw_problems(INPUTS, LABELS.double(), **kind)
+    with pytest.raises(WrongTypeError, match=r"tensor of integers.*got list"):
+        draw_problems(INPUTS, LABELS.tolist(), **kind)
+    with pytest.raises(WrongTypeError, match=r"`draw_problems\(seed=...\)`"):
+        draw_problems(INPUTS, LABELS, seed=1.5, **kind)

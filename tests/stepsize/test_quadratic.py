@@ -151,6 +151,8 @@ def test_refusals() -> None:
         Quadratic.of(H, w / 0)
     with pytest.raises(WrongTypeError):
         Quadratic.of(H, [1.0])
+    with pytest.raises(WrongTypeError, match=r"`random_quadratic\(seed=...\)` must be an integer"):
+        random_quadratic(4, seed=1.5)
     q = Quadratic.of(H, w)
     with pytest.raises(InvalidArgumentError, match="0 or more"):
         meta_gradient(q, torch.tensor([-1.0]), num_steps=3)
@@ -160,3 +162,17 @@ def test_refusals() -> None:
         log_slope_bounds(q, distance=1.0 / q.smoothness, largest=9 / q.convexity)
     with pytest.raises(InvalidArgumentError, match="two different"):
         log_slope_bounds(Quadratic.of(torch.eye(2), w[:2]), distance=0.1, largest=3.0)
+
+
+@pytest.mark.parametrize("values", [[3.0, 1.0], [-1.0, 3.0], [0.0, 3.0]])
+def test_eigenvalues_given_directly_are_positive_and_ascending(values: list[float]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"above 0 and ascending.*`Quadratic.of"):
+        Quadratic(torch.tensor(values), torch.ones(2))
+    with pytest.raises(ShapeError, match="one length; got 2 and 3"):
+        Quadratic(torch.tensor([1.0, 3.0]), torch.ones(3))
+    with pytest.raises(InvalidArgumentError, match="is zero"):
+        Quadratic(torch.tensor([1.0, 3.0]), torch.zeros(2))
+    with pytest.raises(NonFiniteError, match="eigenvalues"):
+        Quadratic(torch.tensor([1.0, math.nan]), torch.ones(2))
+    one = Quadratic(torch.tensor([2.0, 2.0]), torch.ones(2))  # equal ones are in order
+    assert optimal_step_size(one, num_steps=3) == 0.5

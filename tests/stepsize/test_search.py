@@ -1,7 +1,12 @@
 import pytest
 import torch
 
-from eigenscape.errors import ConvergenceWarning, InvalidArgumentError, UnknownNameError
+from eigenscape.errors import (
+    ConvergenceWarning,
+    InvalidArgumentError,
+    UnknownNameError,
+    WrongTypeError,
+)
 from eigenscape.stepsize import (
     descend,
     draw_samples,
@@ -82,3 +87,8 @@ def test_refusals() -> None:
         learn_step_size("validation", **SETTING, num_training=9)
     with pytest.raises(InvalidArgumentError, match="num_tasks"):
         learn_step_size("training", **{**SETTING, "num_tasks": 1})
+    for name, wrong in (("noise", -1.0), ("dimension", 0), ("num_steps", 0)):
+        with pytest.raises(InvalidArgumentError, match=rf"`learn_step_size\({name}=...\)`"):
+            learn_step_size("training", **{**SETTING, name: wrong})
+    with pytest.raises(WrongTypeError, match=r"`learn_step_size\(seed=...\)`"):
+        learn_step_size("training", **SETTING, seed=1.5)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError
+from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError, WrongTypeError
 from eigenscape.stepsize import (
     Tasks,
     descend,
@@ -144,3 +144,34 @@ def test_refusals() -> None:
         draw_tasks(2, 7, 3, noise=-1.0)
     with pytest.raises(InvalidArgumentError, match="singular"):
         expected_distance(torch.zeros(1, 2), dimension=3, noise=1.0, step_size=0.1, num_steps=2)
+    with pytest.raises(WrongTypeError, match=r"`draw_tasks\(seed=...\)` must be an integer"):
+        draw_tasks(2, 7, 3, noise=1.0, seed=1.5)
+    with pytest.raises(InvalidArgumentError, match=r"`draw_tasks\(first=...\)`"):
+        draw_tasks(2, 7, 3, noise=1.0, first=-1)
+    with pytest.raises(WrongTypeError, match=r"`draw_samples\(seed=...\)`"):
+        draw_samples(2, 7, 3, seed="one")
+
+
+@pytest.mark.parametrize("noise", [math.nan, -1.0, math.inf])
+def test_noise_is_finite_and_not_negative(noise: float) -> None:
+    kind = {"dimension": 2, "step_size": 0.5, "num_steps": 4}
+    with pytest.raises(InvalidArgumentError, match=r"`expected_distance\(noise=...\)`"):
+        expected_distance(torch.tensor([[2.0]]), noise=noise, **kind)
+    with pytest.raises(InvalidArgumentError, match=r"`limit_distance\(noise=...\)`"):
+        limit_distance(2, 4, noise=noise)
+    with pytest.raises(InvalidArgumentError, match=r"`Tasks\(noise\)`"):
+        Tasks(torch.ones(1, 2, 3), torch.ones(1, 2), torch.ones(1, 3), noise)
+
+
+@pytest.mark.parametrize("part", ["inputs", "targets", "truths"])
+def test_tasks_are_finite_and_fit(part: str) -> None:
+    parts = {"inputs": torch.ones(2, 4, 3), "targets": torch.ones(2, 4), "truths": torch.ones(2, 3)}
+    assert descend(Tasks(**parts, noise=0.0), 0.1, num_steps=2).isfinite().all()
+    with pytest.raises(NonFiniteError, match=rf"`Tasks\({part}\)`"):
+        Tasks(**parts | {part: parts[part] * math.nan}, noise=1.0)
+    with pytest.raises(ShapeError, match=r"must be \(b, n, d\), \(b, n\) and \(b, d\)"):
+        Tasks(**parts | {part: parts[part][:1]}, noise=1.0)
+    with pytest.raises(ShapeError, match="one dtype"):
+        Tasks(**parts | {part: parts[part].float()}, noise=1.0)
+    with pytest.raises(WrongTypeError, match=rf"`Tasks\({part}\)`"):
+        Tasks(**parts | {part: parts[part].tolist()}, noise=1.0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigenscape.errors import InvalidArgumentError
+from eigenscape.errors import InvalidArgumentError, WrongTypeError
 from eigenscape.stepsize import UpdateRule
 from eigenscape.stepsize.update_rule import Parts, step_features, weight_features
 
@@ -126,3 +126,5 @@ def test_refusals() -> None:
         UpdateRule.random(())
     with pytest.raises(InvalidArgumentError, match="widths"):
         UpdateRule.random((4, 0))
+    with pytest.raises(WrongTypeError, match=r"`UpdateRule.random\(seed=...\)`"):
+        UpdateRule.random(seed=1.5)

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ from eigenscape.representations import (
     anchor_table,
     embedding_diagnostics,
     fit_anchors,
+    log_bulk_partitions,
     output_states,
 )
 from eigenscape.studies import STUDIES, Cast, Networks, Study, Workshop, anchor_fit, run_study
 from eigenscape.studies.anchor_fit import make_network, pairs, synthetic
+from eigenscape.studies.claim import Measured
 from tests.studies.conftest import numbers_of
 
 NAME = "thesis-anchor-fit"
@@ -40,9 +43,28 @@ def test_models_with_known_answers(ran: Callable[[str], StudyResult]) -> None:
     assert ours["thesis.fig3.1.planted"] < 0.01 < 0.5 < ours["thesis.fig3.1.unplanted"]
     two = synthetic("two", **SIZES)
     targets = two.logits().logsumexp(1)
-    one, both = (fit_anchors(two.states, targets, num_anchors=K).mse for K in (1, 2))
-    assert ours["thesis.tableb.2.two-anchors"] == pytest.approx(both / one)
-    assert both / one < 0.05
+    one, both = (fit_anchors(two.states, targets, num_anchors=K) for K in (1, 2))
+    assert ours["thesis.tableb.2.one-anchor"] == pytest.approx(one.mse / one.variance)
+    assert ours["thesis.tableb.2.two-anchors"] == pytest.approx(both.mse / both.variance)
+    assert both.mse / both.variance < 0.01 < 0.9 < one.mse / one.variance
+
+
+def test_what_is_asked_of_the_models_of_pairs_fails_without_an_anchor(
+    ran: Callable[[str], StudyResult],
+) -> None:
+    model = synthetic("unplanted", **SIZES)
+    targets = log_bulk_partitions(model.states, model.embedding, (0, 30, 100))
+    fits = [fit_anchors(model.states, column) for column in targets.T]
+    whole, some, most = (fit.mse / fit.variance for fit in fits)
+    claims = {claim.id: claim for claim in STUDIES[NAME].claims}
+    for id, fall in (
+        ("thesis.table3.1.pairs.bulk", most / whole),
+        ("thesis.fig3.1.pairs.falls", most / some),
+    ):
+        assert claims[id].judge(Measured(fall), scale="laptop").status == "fail"
+    assert fits[2].mse < 0.5 * fits[1].mse < 0.1 * fits[0].mse  # and mse alone falls
+    ours = numbers_of(ran(NAME))["thesis.fig3.1.unplanted.falls"]
+    assert ours == pytest.approx(most / whole)
 
 
 def test_the_models_of_a_text(
@@ -67,16 +89,23 @@ def test_the_models_of_a_text(
     for data, kind, k in (("pairs of characters", "pairs", 100), ("characters", "characters", 10)):
         networks = trained[data, "tied head"]
         assert networks.cast.seeds == (0, 1)
-        shares, cosines = [], []
+        shares, cosines, falls = [], [], []
         for seed in (0, 1):
             net = networks.model(seed)
             assert net.head.weight is net.embed.weight  # also after it was written and read
             found = output_states(net, networks.data.inputs[:4].long(), head="head")
-            table = anchor_table(found.states, found.embedding, num_top=(k,), ridge=1e-9)
-            shares.append(table.mse[0] / table.variance[0])
+            sizes = (0, k, 300)[: 3 if kind == "pairs" else 2]
+            table = anchor_table(found.states, found.embedding, num_top=sizes, ridge=1e-9)
+            each = [mse / of for mse, of in zip(table.mse, table.variance, strict=True)]
+            shares.append(each[1])
+            falls.append([after / before for before, after in pairwise(each)])
             cosines.append(embedding_diagnostics(found.embedding).mean_cosine)
         assert ours[f"thesis.fig3.3.{kind}.linear"] == pytest.approx(sum(shares) / 2)
         assert ours[f"thesis.figb.2.{kind}.cosine"] == pytest.approx(sum(cosines) / 2)
+        if kind == "pairs":
+            ids = ("thesis.table3.1.pairs.bulk", "thesis.fig3.1.pairs.falls")
+            means = torch.tensor(falls).mean(0).tolist()
+            assert [ours[id] for id in ids] == pytest.approx(means)
 
 
 def test_figures_and_tables_of_a_text(

@@ -49,6 +49,9 @@ def test_the_claims(ran: Callable[[str], StudyResult]) -> None:
     assert ours["thesis.theorem3.5.7.vacuous"] == pytest.approx(min(one.bound for one in found))
     assert ours["thesis.theorem3.5.7.applies"] == 1.0
     assert ours["thesis.lemma3.5.9.gap"] == pytest.approx(min(one.lemma_slack for one in found))
+    assert ours["thesis.lemma3.5.10.words"] == 0
+    least = min(one.obstacle_slack for one in found)
+    assert ours["thesis.lemma3.5.11.obstacles"] == pytest.approx(least)
     assert ours["thesis.lemma3.5.13.words"] == pytest.approx(min(one.word_slack for one in found))
 
 

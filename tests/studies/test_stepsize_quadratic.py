@@ -2,17 +2,19 @@ import math
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from eigenscape.report import StudyResult
 from eigenscape.stepsize import (
     Quadratic,
     meta_descent,
+    meta_gradient,
     meta_objective,
     optimal_step_size,
     random_quadratic,
 )
 from eigenscape.studies import STUDIES
-from eigenscape.studies.stepsize_quadratic import CELLS
+from eigenscape.studies.stepsize_quadratic import CELLS, least_rise
 from tests.studies.conftest import numbers_of
 
 NAME = "thesis-stepsize-quadratic"
@@ -23,6 +25,7 @@ def test_every_claim_is_measured_and_every_bound_holds(ran: Callable[[str], Stud
     assert ours.keys() == {claim.id for claim in STUDIES[NAME].claims}
     assert 0 < ours["thesis.theorem5.3.1.vanishes"] <= 1
     assert ours["thesis.theorem5.3.1.explodes"] >= 1
+    assert ours["thesis.theorem5.3.1.convex"] > 1e-3
     assert ours["thesis.claimd.1.1.signs"] == 0
     assert 0 < ours["thesis.claimd.1.2.bounded"] <= 1
     assert ours["thesis.claimd.1.3.not-flat"] >= 1
@@ -39,6 +42,17 @@ def test_numbers_of_the_only_draw(ran: Callable[[str], StudyResult]) -> None:
     path = meta_descent(q, num_steps=80, start=0.1, num_meta_steps=300)
     off = abs(float(path[-1]) / optimal_step_size(q, num_steps=80) - 1)
     assert ours["thesis.figure5.1.converges"] == pytest.approx(off)
+
+
+@pytest.mark.parametrize("t", [1, 10, 40])
+def test_the_measure_of_convexity_can_fail(t: int) -> None:
+    q = Quadratic.of(*random_quadratic())
+    eta = torch.linspace(0.05, 6.0, 400) / q.smoothness
+    values = meta_objective(q, eta, num_steps=t, log=False)
+    middle = meta_objective(q, (eta[:-2] + eta[2:]) / 2, num_steps=t, log=False)
+    assert bool((middle < (values[:-2] + values[2:]) / 2).all())  # by the definition
+    assert least_rise(meta_gradient(q, eta, num_steps=t, log=False)) > 1e-3
+    assert least_rise(meta_gradient(q, eta, num_steps=t)) < -1e-3  # the logarithm's is none
 
 
 def test_the_closed_form_has_no_more_steps_than_its_rivals(
