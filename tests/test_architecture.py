@@ -477,8 +477,7 @@ def test_long_files_and_functions_are_found() -> None:
     assert list(size_violations("p.py", source)) == ["p.py::A.long"]
     assert list(size_violations("p.py", "x = 1\n" * (MAX_FILE_LINES + 1))) == ["p.py"]
     assert size_violations("p.py", "x = 1\n" * MAX_FILE_LINES) == {}
-    # Docstrings do not count as body.
-    text = "    words\n" * MAX_BODY_LINES
+    text = "    words\n" * MAX_BODY_LINES  # of a docstring, which is no body
     assert size_violations("p.py", f'def f():\n    """Say.\n\n{text}    """\n    return 1\n') == {}
 
 

@@ -59,7 +59,7 @@ def matrix_layer(risk: EmpiricalRisk, name: str, call: str) -> Layer:
     Raises:
         UnsupportedModelError: If it is another kind of layer.
     """
-    layer = find_layer(risk, name)
+    layer = find_layer(risk, name, call)
     if (obstacle := matrix_obstacle(layer)) is not None:
         raise UnsupportedModelError(
             f"`{call}` needs a linear layer or a convolution that runs once; '{name}' will not do: "

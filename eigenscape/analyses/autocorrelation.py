@@ -149,7 +149,7 @@ def autocorrelations(
         UnsupportedModelError: As for `autocorrelation`.
     """
     names = _matrix_layers(risk) if layers is None else layers
-    found = {name: find_layer(risk, name) for name in names}
+    found = {name: find_layer(risk, name, f"autocorrelation(risk, {name!r})") for name in names}
     if not found:
         raise EmptySelectionError(
             "`autocorrelations(risk)` found no linear layer or convolution. Name layers of these "

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import eigenscape as es
 from eigenscape.analyses import autocorrelation, autocorrelations
-from eigenscape.errors import EmptySelectionError, UnsupportedModelError
+from eigenscape.errors import EmptySelectionError, UnknownNameError, UnsupportedModelError
 from eigenscape.operators import KroneckerHessian
 from eigenscape.records import pack, unpack
 
@@ -147,6 +147,8 @@ def test_refusals() -> None:
         autocorrelation(risk, "norm")
     with pytest.raises(UnsupportedModelError, match="did not run"):
         autocorrelation(risk, "never")
+    with pytest.raises(UnknownNameError, match=r"`autocorrelation\(risk, 'nver'\)` found no layer"):
+        autocorrelation(risk, "nver")
     with pytest.raises(EmptySelectionError, match="no linear layer"):
         autocorrelations(risk.restricted(["norm"]))
     images = [(torch.randn(2, 1, s, s), torch.zeros(2).long()) for s in (4, 5)]
