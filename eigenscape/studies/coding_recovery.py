@@ -24,7 +24,7 @@ from eigenscape.studies.claim import Claim, Measured
 from eigenscape.studies.study import Outcome, Setting, Study
 from eigenscape.studies.workshop import Workshop
 
-_STARTS, _METHODS = ("sample", "local"), ("start", "baseline", "masking")
+STARTS, _METHODS = ("sample", "local"), ("start", "baseline", "masking")
 # Cosine errors of an independent implementation, one seed: start, baseline, masking.
 _REFERENCE = {
     ("sample", 200): (0.520, 0.492, 0.450),
@@ -272,10 +272,10 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     grids = {
         (which, start): (run_grid(points[which], options, start, workshop), options[places[which]])
         for which in points
-        for start in _STARTS
+        for start in STARTS
     }
     measured = _measured({key: grid for key, (grid, _) in grids.items()}, options)
-    size, local = (grids["size", start][0] for start in _STARTS)
+    size, local = (grids["size", start][0] for start in STARTS)
     if (difference := _difference(size, local, options["learned"])) is not None:
         measured["thesis.fig2.1.independent"] = Measured(difference)
     rows = [
@@ -349,7 +349,7 @@ def _difference(size: Tensor, local: Tensor, learned: Sequence[int]) -> float | 
         return None
     return max(
         float((grid[learned.index(p)].mean(0) - torch.tensor(values)).abs().max())
-        for start, grid in zip(_STARTS, (size, local), strict=True)
+        for start, grid in zip(STARTS, (size, local), strict=True)
         for (which, p), values in _REFERENCE.items()
         if which == start
     )
@@ -399,7 +399,7 @@ def _words(grids: Mapping[tuple[str, str], Tensor]) -> str:
     """Say where each method ends, and nothing that another run could belie."""
     means = {
         start: torch.cat([grid.mean(1) for (_, begun), grid in grids.items() if begun == start])
-        for start in _STARTS
+        for start in STARTS
     }
     begun, base, mask = means["sample"].T
     count = len(begun)
