@@ -241,9 +241,8 @@ def record(run: Run, study: Study, folder: Path, workshop: Workshop) -> bool:
         bounds.STUDY.name: bounds.measure_finished,
         stepsize_learned.STUDY.name: stepsize_learned.measure_finished,
     }
-    measure = finished.get(study.name, study.measure)
     if study.name in finished or not study.settings[run.scale].casts:
-        study = dataclasses.replace(study, measure=measure)
+        study = dataclasses.replace(study, measure=finished.get(study.name, study.measure))
         return _write(run, study, folder, workshop) is not False
     there = _there(run, study, workshop)
     if not there:

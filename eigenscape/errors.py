@@ -112,6 +112,10 @@ def near_matches(name: str, candidates: Iterable[str], limit: int = 3) -> str:
     return f"There are {len(known)}: {shown}{', …' if len(known) > limit else ''}."
 
 
+# PyTorch's generator reads only 32 bits of a seed; a larger one would repeat a smaller one's draw.
+LARGEST_SEED = 2**32 - 1
+
+
 def require_count(
     value: object, call: str, *, at_least: int = 1, at_most: int | None = None
 ) -> int:
@@ -173,8 +177,36 @@ def require_positive(value: float, call: str) -> float:
         WrongTypeError: If it is not a real number.
         InvalidArgumentError: If it is not finite and positive.
     """
+    if not 0.0 < (number := _real(value, call)) < float("inf"):
+        raise InvalidArgumentError(f"`{call}` must be finite and above 0; got {value}.")
+    return number
+
+
+def require_not_negative(value: float, call: str) -> float:
+    """Return `value` if it is a finite number of 0 or more, else refuse.
+
+    Args:
+        value: The argument to check.
+        call: How the user wrote it.
+
+    Returns:
+        The same number as a `float`.
+
+    Raises:
+        WrongTypeError: If it is not a real number.
+        InvalidArgumentError: If it is not finite, or negative.
+    """
+    if not 0.0 <= (number := _real(value, call)) < float("inf"):
+        raise InvalidArgumentError(f"`{call}` must be finite and 0 or more; got {value}.")
+    return number
+
+
+def _real(value: float, call: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise WrongTypeError(f"`{call}` must be a number; got {type(value).__name__}.")
-    if not 0.0 < value < float("inf"):
-        raise InvalidArgumentError(f"`{call}` must be finite and above 0; got {value}.")
     return float(value)
+
+
+def require_seed(seed: object, call: str) -> int:
+    """Return a seed if it is an integer from 0 to 2³² − 1, else refuse; `call` takes it."""
+    return require_count(seed, f"{call}(seed=...)", at_least=0, at_most=LARGEST_SEED)

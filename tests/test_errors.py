@@ -14,7 +14,9 @@ from eigenscape.errors import (
     near_matches,
     require_choice,
     require_count,
+    require_not_negative,
     require_positive,
+    require_seed,
 )
 
 
@@ -82,3 +84,23 @@ def test_require_positive() -> None:
     for kind in ("1", None, True, [1.0]):
         with pytest.raises(WrongTypeError, match="must be a number"):
             require_positive(kind, "f(x=...)")
+
+
+def test_numbers_of_zero_or_more() -> None:
+    assert require_not_negative(0, "f(x)") == 0.0
+    assert require_not_negative(2.5, "f(x)") == 2.5
+    for value in (-1e-9, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgumentError, match=r"`f\(x\)` must be finite and 0 or more"):
+            require_not_negative(value, "f(x)")
+    for value in (True, "1", None):
+        with pytest.raises(WrongTypeError, match="must be a number"):
+            require_not_negative(value, "f(x)")
+
+
+def test_seeds_have_32_bits() -> None:
+    assert [require_seed(seed, "f") for seed in (0, 2**32 - 1)] == [0, 2**32 - 1]
+    for value in (-1, 2**32):
+        with pytest.raises(InvalidArgumentError, match=r"`f\(seed=\.\.\.\)`"):
+            require_seed(value, "f")
+    with pytest.raises(WrongTypeError, match="seed"):
+        require_seed(1.5, "f")

@@ -2,10 +2,7 @@
 
 import torch
 
-from eigenscape.errors import require_count
-
-# PyTorch's generator reads only 32 bits of a seed; a larger one would repeat a smaller one's draw.
-_LARGEST_SEED = 2**32 - 1
+from eigenscape.errors import LARGEST_SEED, require_count
 
 
 def generator(seed: int, call: str) -> torch.Generator:
@@ -22,5 +19,5 @@ def generator(seed: int, call: str) -> torch.Generator:
         WrongTypeError: If the seed is not an integer.
         InvalidArgumentError: If it is negative or has more than 32 bits.
     """
-    require_count(seed, call, at_least=0, at_most=_LARGEST_SEED)
+    require_count(seed, call, at_least=0, at_most=LARGEST_SEED)
     return torch.Generator().manual_seed(seed)

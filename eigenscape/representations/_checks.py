@@ -3,10 +3,7 @@
 import torch
 from torch import Tensor
 
-from eigenscape.errors import NonFiniteError, ShapeError, WrongTypeError, require_count
-
-# PyTorch's generator reads only 32 bits of a seed; a larger one would repeat a smaller one's draw.
-_LARGEST_SEED = 2**32 - 1
+from eigenscape.errors import NonFiniteError, ShapeError, WrongTypeError
 
 
 def require_matrix(value: object, call: str, *, columns: int | None = None) -> Tensor:
@@ -87,8 +84,3 @@ def require_vector(value: object, call: str) -> Tensor:
     if not bool(torch.isfinite(value).all()):
         raise NonFiniteError(f"`{call}` has entries that are NaN or infinite.")
     return value.detach()
-
-
-def require_seed(seed: object, call: str) -> int:
-    """Return a seed if it is an integer from 0 to 2³² − 1, else refuse; `call` takes it."""
-    return require_count(seed, f"{call}(seed=...)", at_least=0, at_most=_LARGEST_SEED)

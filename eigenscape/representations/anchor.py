@@ -11,9 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import InvalidArgumentError, ShapeError, require_count
+from eigenscape.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    require_count,
+    require_seed,
+)
 from eigenscape.records import Columns, Record, Status
-from eigenscape.representations._checks import require_matrix, require_seed, require_vector
+from eigenscape.representations._checks import (
+    require_matrix,
+    require_vector,
+)
 from eigenscape.representations.log_linear import log_bulk_partitions
 from eigenscape.representations.sparse_data import unit_rows
 

@@ -20,11 +20,15 @@ from eigenscape.errors import (
     ShapeError,
     require_count,
     require_positive,
+    require_seed,
 )
 from eigenscape.precision import full_precision
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Record, Status
-from eigenscape.representations._checks import require_matrix, require_seed, require_wide
+from eigenscape.representations._checks import (
+    require_matrix,
+    require_wide,
+)
 from eigenscape.representations.omp import pursue, require_sparsity
 from eigenscape.representations.sparse_data import unit_rows
 from eigenscape.train import record_graph

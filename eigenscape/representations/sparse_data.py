@@ -7,8 +7,16 @@ of standard deviation σ in each coordinate; B a learned dictionary (p', d).
 import torch
 from torch import Tensor
 
-from eigenscape.errors import InvalidArgumentError, require_choice, require_count, require_positive
-from eigenscape.representations._checks import require_matrix, require_seed
+from eigenscape.errors import (
+    InvalidArgumentError,
+    require_choice,
+    require_count,
+    require_positive,
+    require_seed,
+)
+from eigenscape.representations._checks import (
+    require_matrix,
+)
 from eigenscape.representations.omp import SparseCodes, require_sparsity
 
 METRICS = ("cosine", "squared")

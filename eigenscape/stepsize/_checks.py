@@ -14,9 +14,6 @@ from eigenscape.errors import (
     require_positive,
 )
 
-# PyTorch's generator reads only 32 bits of a seed; a larger one would repeat a smaller one's draw.
-_LARGEST_SEED = 2**32 - 1
-
 
 def require_finite(value: object, call: str, *, ndim: int) -> Tensor:
     """Return a finite floating-point tensor with entries, else refuse.
@@ -65,32 +62,6 @@ def step_sizes_of(value: float | Tensor, call: str) -> Tensor:
     if bool((found < 0).any()):
         raise InvalidArgumentError(f"`{call}` must hold step sizes of 0 or more.")
     return found
-
-
-def require_seed(seed: object, call: str) -> int:
-    """Return a seed if it is an integer from 0 to 2³² − 1, else refuse; `call` takes it."""
-    return require_count(seed, f"{call}(seed=...)", at_least=0, at_most=_LARGEST_SEED)
-
-
-def require_not_negative(value: float, call: str) -> float:
-    """Return a finite number of 0 or more, else refuse.
-
-    Args:
-        value: What the user gave.
-        call: How the user wrote it.
-
-    Returns:
-        The same number as a `float`.
-
-    Raises:
-        WrongTypeError: If it is no real number.
-        InvalidArgumentError: If it is negative, NaN or infinite.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongTypeError(f"`{call}` must be a number; got {type(value).__name__}.")
-    if not 0.0 <= value < float("inf"):
-        raise InvalidArgumentError(f"`{call}` must be finite and not below 0; got {value}.")
-    return float(value)
 
 
 def require_widths(widths: Sequence[int], call: str) -> None:

@@ -9,8 +9,16 @@ import math
 import torch
 from torch import Tensor
 
-from eigenscape.errors import ShapeError, require_choice, require_count, require_positive
-from eigenscape.stepsize._checks import require_finite, require_not_negative
+from eigenscape.errors import (
+    ShapeError,
+    require_choice,
+    require_count,
+    require_not_negative,
+    require_positive,
+)
+from eigenscape.stepsize._checks import (
+    require_finite,
+)
 
 METHODS = ("descent", "rmsprop")
 _DECAY, _EPSILON = 0.9, 1e-10

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 
 from eigenscape.checkpoint import Checkpoint, Key
-from eigenscape.errors import InvalidArgumentError, ShapeError, require_count, require_positive
+from eigenscape.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    require_count,
+    require_positive,
+    require_seed,
+)
 from eigenscape.files import crc
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Record, Status
@@ -20,7 +26,6 @@ from eigenscape.stepsize import _stacked_mlp as mlp
 from eigenscape.stepsize._checks import (
     require_classes,
     require_finite,
-    require_seed,
     require_widths,
     step_sizes_of,
 )
@@ -41,7 +46,6 @@ from eigenscape.stepsize.update_rule import UpdateRule
 # Of RMSprop, as the thesis's code has it: mean squares begin at 1, and slopes are cut off.
 _META_DECAY, _META_EPSILON, _META_CLIP = 0.9, 1e-10, 1e4
 _MOST_SEEN = 10_000
-_RUNS = 2**40  # seeds of runs begin here, far from those of problems
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,9 +195,10 @@ def _draws(seed: int, run: int, count: int) -> list[torch.Generator]:
     """Return random numbers of a run: for its lengths, and the same for each of the rules.
 
     They are of the run and not of the course before it, so that a run which ends early changes
-    nothing in later ones, and rules stay side by side.
+    nothing in later ones, and rules stay side by side. Problems have such seeds too; but for
+    the lengths of run 0, no run meets a problem that was drawn by its own numbers.
     """
-    first = _RUNS + 2 * (1_000_003 * seed + run)
+    first = 2 * (1_000_003 * seed + run)
     return [torch.Generator().manual_seed(first + (i > 0)) for i in range(count + 1)]
 
 

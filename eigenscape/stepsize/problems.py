@@ -11,8 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import InvalidArgumentError, require_choice, require_count
-from eigenscape.stepsize._checks import require_classes, require_finite, require_seed
+from eigenscape.errors import (
+    InvalidArgumentError,
+    require_choice,
+    require_count,
+    require_seed,
+)
+from eigenscape.stepsize._checks import (
+    require_classes,
+    require_finite,
+)
 
 OBJECTIVES = ("training", "validation")
 

@@ -11,8 +11,17 @@ import torch
 from torch import Tensor
 
 from eigenscape.dense import eigh
-from eigenscape.errors import InvalidArgumentError, ShapeError, require_count, require_positive
-from eigenscape.stepsize._checks import require_finite, require_seed, step_sizes_of
+from eigenscape.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    require_count,
+    require_positive,
+    require_seed,
+)
+from eigenscape.stepsize._checks import (
+    require_finite,
+    step_sizes_of,
+)
 from eigenscape.stepsize._measure import first_root, scaled_powers
 
 

@@ -9,10 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import require_choice, require_count
+from eigenscape.errors import (
+    require_choice,
+    require_count,
+    require_not_negative,
+    require_seed,
+)
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import Columns, Record, Status
-from eigenscape.stepsize._checks import require_not_negative, require_seed, step_sizes_of
+from eigenscape.stepsize._checks import (
+    step_sizes_of,
+)
 from eigenscape.stepsize.tasks import (
     Tasks,
     descend,

@@ -11,11 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import InvalidArgumentError, ShapeError, require_count, require_positive
+from eigenscape.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    require_count,
+    require_not_negative,
+    require_positive,
+    require_seed,
+)
 from eigenscape.stepsize._checks import (
     require_finite,
-    require_not_negative,
-    require_seed,
     step_sizes_of,
 )
 

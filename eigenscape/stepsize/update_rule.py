@@ -20,8 +20,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from eigenscape.errors import require_count
-from eigenscape.stepsize._checks import require_seed
+from eigenscape.errors import (
+    require_count,
+    require_seed,
+)
 
 DECAYS = (0.5, 0.9, 0.99, 0.999, 0.9999)
 STEP_SCALES = (3, 10, 30, 100, 300, 1000, 3000, 10_000, 300_000)

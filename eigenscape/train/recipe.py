@@ -13,6 +13,7 @@ from eigenscape.errors import (
     WrongTypeError,
     require_choice,
     require_count,
+    require_not_negative,
     require_positive,
 )
 from eigenscape.losses import CrossEntropy, Loss, SquaredError, as_loss
@@ -43,7 +44,7 @@ class SGD:
         """Refuse settings that mean nothing."""
         require_positive(self.learning_rate, "SGD(learning_rate=...)")
         _require_fraction(self.momentum, "SGD(momentum=...)")
-        _require_not_negative(self.weight_decay, "SGD(weight_decay=...)")
+        require_not_negative(self.weight_decay, "SGD(weight_decay=...)")
         if self.nesterov and self.momentum == 0:
             raise InvalidArgumentError(
                 "`SGD(nesterov=True)` needs `momentum=` above 0; got 0. Pass e.g. `momentum=0.9`."
@@ -77,7 +78,7 @@ class Adam:
         _require_fraction(self.beta1, "Adam(beta1=...)")
         _require_fraction(self.beta2, "Adam(beta2=...)")
         require_positive(self.epsilon, "Adam(epsilon=...)")
-        _require_not_negative(self.weight_decay, "Adam(weight_decay=...)")
+        require_not_negative(self.weight_decay, "Adam(weight_decay=...)")
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class RMSprop:
         _require_fraction(self.alpha, "RMSprop(alpha=...)")
         require_positive(self.epsilon, "RMSprop(epsilon=...)")
         _require_fraction(self.momentum, "RMSprop(momentum=...)")
-        _require_not_negative(self.weight_decay, "RMSprop(weight_decay=...)")
+        require_not_negative(self.weight_decay, "RMSprop(weight_decay=...)")
 
 
 Optimizer = SGD | Adam | RMSprop
@@ -263,16 +264,9 @@ def _words(part: Optimizer | Schedule) -> str:
 
 
 def _require_fraction(value: float, call: str) -> None:
-    _require_not_negative(value, call)
+    require_not_negative(value, call)
     if value >= 1:
         raise InvalidArgumentError(f"`{call}` must be from 0 to below 1; got {value}.")
-
-
-def _require_not_negative(value: float, call: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongTypeError(f"`{call}` must be a number; got {type(value).__name__}.")
-    if not 0 <= value < math.inf:
-        raise InvalidArgumentError(f"`{call}` must be finite and 0 or more; got {value}.")
 
 
 def _require_kind(value: object, kinds: tuple[type, ...], call: str) -> None:

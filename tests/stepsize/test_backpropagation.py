@@ -77,7 +77,7 @@ def test_refusals() -> None:
             with pytest.raises(ShapeError, match=rf"`{call.__name__}` needs H \(\d, \d\)"):
                 call(one, other, num_steps=3, **way)
     for wrong in (math.nan, math.inf, -0.1):
-        with pytest.raises(InvalidArgumentError, match="finite and not below 0"):
+        with pytest.raises(InvalidArgumentError, match="finite and 0 or more"):
             backpropagated_gradient(H, w, wrong, num_steps=3)
     with pytest.raises(WrongTypeError, match="must be a number; got str"):
         backpropagated_gradient(H, w, "fast", num_steps=3)
