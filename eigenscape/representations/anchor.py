@@ -15,6 +15,7 @@ from eigenscape.errors import (
     InvalidArgumentError,
     ShapeError,
     require_count,
+    require_not_negative,
     require_seed,
 )
 from eigenscape.records import Columns, Record, Status
@@ -139,10 +140,7 @@ def fit_anchors(
             f"`fit_anchors(states)` has {len(V)} contexts for {K} anchors of dimension "
             f"{V.shape[1]}: they would be fitted exactly, whatever they are. Pass more contexts."
         )
-    if not 0.0 <= ridge < float("inf"):
-        raise InvalidArgumentError(
-            f"`fit_anchors(ridge=...)` must be finite and not below 0; got {ridge}."
-        )
+    require_not_negative(ridge, "fit_anchors(ridge=...)")
     _require_regular(V, ridge)
     draw = torch.Generator().manual_seed(seed)
     runs = [_alternate(V, t, K, ridge, draw, start) for start in range(_STARTS if K > 1 else 1)]

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import InvalidArgumentError, ShapeError, WrongTypeError, require_count
+from eigenscape.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    WrongTypeError,
+    require_count,
+    require_not_negative,
+)
 from eigenscape.precision import full_precision
 from eigenscape.representations._checks import require_matrix
 
@@ -147,10 +153,7 @@ def lowered_word_divergence(probability: Tensor, amount: float) -> Tensor:
         >>> round(lowered_word_divergence(p, 5.0).item(), 6)
         0.040018
     """
-    if not 0.0 <= amount < float("inf"):
-        raise InvalidArgumentError(
-            f"`lowered_word_divergence(amount)` must be finite and not below 0; got {amount}."
-        )
+    require_not_negative(amount, "lowered_word_divergence(amount)")
     if not isinstance(probability, Tensor) or not probability.is_floating_point():
         kind = probability.dtype if isinstance(probability, Tensor) else type(probability).__name__
         raise WrongTypeError(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import (
-    InvalidArgumentError,
     require_choice,
     require_count,
+    require_not_negative,
     require_positive,
     require_seed,
 )
@@ -88,10 +88,7 @@ def sparse_samples(
     n = require_count(num_samples, f"{call}(num_samples)")
     k = require_sparsity(sparsity, len(A), A.shape[1], f"{call}(sparsity=...)")
     require_seed(seed, call)
-    if not 0.0 <= noise < float("inf"):
-        raise InvalidArgumentError(
-            f"`{call}(noise=...)` must be finite and not below 0; got {noise}."
-        )
+    require_not_negative(noise, f"{call}(noise=...)")
     draw = torch.Generator().manual_seed(seed)
     support = torch.rand(n, len(A), generator=draw).topk(k).indices
     values = torch.randn(n, k, generator=draw, dtype=torch.float64)

@@ -82,7 +82,7 @@ def test_refusals(model: LogLinear) -> None:
         log_bulk_partitions(model.states, model.embedding, ())
     with pytest.raises(InvalidArgumentError, match="from 0 to 10"):
         model.with_word_lowered(11, 1.0)
-    with pytest.raises(InvalidArgumentError, match="not below 0"):
+    with pytest.raises(InvalidArgumentError, match="0 or more"):
         lowered_word_divergence(torch.tensor(0.1), -1.0)
     for wrong in (1.5, -0.5, torch.nan):
         with pytest.raises(InvalidArgumentError, match="from 0 to 1"):

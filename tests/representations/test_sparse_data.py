@@ -51,7 +51,7 @@ def test_refusals() -> None:
     A = random_dictionary(4, 6)
     with pytest.raises(InvalidArgumentError, match="number of atoms, 4; got 5"):
         sparse_samples(A, 3, sparsity=5)
-    with pytest.raises(InvalidArgumentError, match="not below 0"):
+    with pytest.raises(InvalidArgumentError, match="0 or more"):
         sparse_samples(A, 3, sparsity=1, noise=-1.0)
     with pytest.raises(InvalidArgumentError, match="scale"):
         sparse_samples(A, 3, sparsity=1, scale=0.0)
