@@ -52,6 +52,8 @@ KEPT_BY_CAST = {
     "papyan-spectra": ("spectra", False),
     "wu-2020-layers": ("autocorrelation", False),
     "wu-autocorrelation": ("autocorrelation", False),
+    "wu-correspondence": ("correspondence", False),
+    "wu-correspondence-deep": ("correspondence", False),
     "wu-full-hessian": ("full-hessian", False),
     "wu-output-space": ("output-space", False),
     **{f"wu-overlap{end}": ("overlap", True) for end in ("", "-trainings", "-widths", "-deep")},

@@ -26,6 +26,8 @@ from eigenscape.analyses.block_structure import Stripes as Stripes
 from eigenscape.analyses.block_structure import block_structure as block_structure
 from eigenscape.analyses.block_structure import null_block_norms as null_block_norms
 from eigenscape.analyses.block_structure import stripes as stripes
+from eigenscape.analyses.class_span import ClassSpan as ClassSpan
+from eigenscape.analyses.class_span import class_span as class_span
 from eigenscape.analyses.class_structure import ClassStructure as ClassStructure
 from eigenscape.analyses.class_structure import class_structure as class_structure
 from eigenscape.analyses.eigenspace_overlap import EigenspaceOverlap as EigenspaceOverlap
@@ -91,6 +93,7 @@ __all__ = [
     "BlockSpectra",
     "BlockStructure",
     "Budget",
+    "ClassSpan",
     "ClassStructure",
     "EigenspaceOverlap",
     "EigenvectorCorrespondence",
@@ -126,6 +129,7 @@ __all__ = [
     "block_preconditioning",
     "block_spectra",
     "block_structure",
+    "class_span",
     "class_structure",
     "eigenspace_overlap",
     "eigenvector_correspondence",

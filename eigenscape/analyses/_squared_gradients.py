@@ -68,7 +68,7 @@ def squared_gradients(layer: Layer, tail: Tail, num_roots: int) -> dict[str, Squ
         else:
             found["weight"] = _scale(layer, tail)
     if "bias" in layer.fields:
-        found["bias"] = lambda slope: _square(_positions(module, slope).sum(1))
+        found["bias"] = lambda slope: _square(by_position(module, slope).sum(1))
     return found
 
 
@@ -77,13 +77,13 @@ def _matrix(layer: Layer, tail: Tail, num_roots: int) -> SquaredNorm:
     module = layer.module
     groups = module.groups if isinstance(module, nn.Conv1d | nn.Conv2d) else 1
     x = _grouped(input_vectors(dataclasses.replace(layer, fields=("weight",)), tail), groups)
-    (_, P, n), m = x.shape, _positions(module, tail.output).shape[-1] // groups
+    (_, P, n), m = x.shape, by_position(module, tail.output).shape[-1] // groups
     if P * (n + num_roots * m) < num_roots * m * n:
         gram = torch.cat([part @ part.mT for part in _parts(x, P * P)])
-        return lambda slope: _by_pairs(gram, _grouped(_positions(module, slope), groups))
+        return lambda slope: _by_pairs(gram, _grouped(by_position(module, slope), groups))
 
     def norm(slope: Tensor) -> Tensor:
-        d = _grouped(_positions(module, slope), groups)
+        d = _grouped(by_position(module, slope), groups)
         pairs = zip(_parts(d, m * n), _parts(x, m * n), strict=True)
         return torch.stack([_square(part.mT @ inputs) for part, inputs in pairs]).sum()
 
@@ -98,18 +98,23 @@ def _table(module: nn.Embedding, tail: Tail) -> SquaredNorm:
     if module.padding_idx is not None:  # PyTorch gives this row no gradient
         same &= (ids != module.padding_idx)[:, :, None]
     gram = same.to(tail.output.dtype)
-    return lambda slope: _by_pairs(gram, _positions(module, slope))
+    return lambda slope: _by_pairs(gram, by_position(module, slope))
 
 
 def _scale(layer: Layer, tail: Tail) -> SquaredNorm:
-    """‖Σ_p δ_p ∘ x̂_p‖²; with a scale of one and no bias the layer's output is x̂."""
+    """‖Σ_p δ_p ∘ x̂_p‖²."""
+    x = by_position(layer.module, normalised(layer, tail))
+    return lambda slope: _square((by_position(layer.module, slope) * x).sum(1))
+
+
+def normalised(layer: Layer, tail: Tail) -> Tensor:
+    """Return x̂ of a normalisation: what it gives with a scale of one and no bias."""
     ones = {"weight": torch.ones_like(layer.module.get_parameter("weight"))}
     with torch.no_grad():
-        normalised = _positions(layer.module, apply_layer(layer, ones, tail))
-    return lambda slope: _square((_positions(layer.module, slope) * normalised).sum(1))
+        return apply_layer(layer, ones, tail)
 
 
-def _positions(module: nn.Module, z: Tensor) -> Tensor:
+def by_position(module: nn.Module, z: Tensor) -> Tensor:
     """Return something shaped like the layer's output as vectors (N, P, m)."""
     if isinstance(module, (*_CONVOLUTIONS, *_CHANNEL_NORMS)):
         return z.reshape(*z.shape[:2], -1).transpose(1, 2)

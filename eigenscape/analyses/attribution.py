@@ -44,6 +44,8 @@ from eigenscape.records import Columns, Record, Status
 WHICH = ("magnitude", "largest")
 # Entries that are transformed at once: complex, in float64, they take 16 bytes each.
 _AT_ONCE = 2**26
+# Rows of matrices that are decomposed; of larger ones a few pairs cost less by products.
+_MOST_EXACT = 4096
 # Products are as good as these many roundings of their size; `eigsh` has the same.
 _ROUNDINGS = 64
 _Matrix = Tensor | LinearOperator  # known by its entries, or by its products
@@ -114,10 +116,10 @@ def attribution(
     of the right directions and the wrong size shows as a high score of the projection with a low
     one of the subtraction.
 
-    Two `Dense` operators are decomposed exactly. Otherwise it is one `eigsh` of k + 1 pairs for A,
-    one of r for B, and two for the knockouts and for each draw: of k + r + 1 pairs after a
-    subtraction (k + 1 for "largest" and a B without eigenvalues below zero) and of k + 1 after a
-    projection. These look for the edge of a bulk, which takes the most products.
+    Two `Dense` operators of up to 4096 rows are decomposed exactly. Otherwise it is one `eigsh` of
+    k + 1 pairs for A, one of r for B, and two for the knockouts and for each draw: of k + r + 1
+    pairs after a subtraction (k + 1 for "largest" and a B without eigenvalues below zero) and of
+    k + 1 after a projection. These look for the edge of a bulk, which takes the most products.
 
     Args:
         operator: A, symmetric.
@@ -159,7 +161,7 @@ def attribution(
     require_choice(which, WHICH, "attribution(which=...)")
     require_positive(tolerance, "attribution(tolerance=...)")
     require_count(num_draws, "attribution(num_draws=...)", at_least=0)
-    exact = isinstance(operator, Dense) and isinstance(cause, Dense)
+    exact = isinstance(operator, Dense) and isinstance(cause, Dense) and n <= _MOST_EXACT
     spectra = _Spectra(tolerance, max_products, seed)
     # Dense matrices are taken as they are: the algebra of operators would multiply identities.
     A, B = (M.to_dense().double() if exact else M for M in (operator, cause))

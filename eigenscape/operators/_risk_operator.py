@@ -32,6 +32,10 @@ _CPU_BUDGET = 4 * 2**30
 # Columns share one pass while what they hold is not much larger than a last-level cache; beyond
 # that it is slower than one column after the other (measured: LeNet5, 200 MB, 1.3 times).
 _CPU_SHARED_BYTES = 64 * 2**20
+# On a GPU a wide network keeps it busy with one column: VGG11 of 28M parameters took 50 ms a column
+# alone and 88 ms in blocks of 6, where LeNet5 took 53 and 36 (H200). And each new number of columns
+# makes the library for convolutions look for ways anew, which took longer than the products.
+_CUDA_SHARED_PARAMETERS = 10**6
 _MOST_COLUMNS = 64
 
 
@@ -302,11 +306,16 @@ class RiskOperator(LinearOperator):
 
     def _width(self, batch: Batch) -> int:
         """Return how many columns share a backward pass."""
-        if not self._can_batch:
+        if not self._shares_passes():
             return 1
         on_cpu = self.device.type == "cpu"
         shared = _CPU_SHARED_BYTES if on_cpu else self._budget // 4
         return max(1, min(_MOST_COLUMNS, int(shared // max(self._graph_bytes(batch), 1.0))))
+
+    def _shares_passes(self) -> bool:
+        """Say whether columns are multiplied together."""
+        is_wide = self.device.type == "cuda" and self.space.size > _CUDA_SHARED_PARAMETERS
+        return self._can_batch and not is_wide
 
     def _multiply(self, graph: BatchGraph, rows: Tensor) -> Tensor:
         if rows.shape[0] > 1 and self._can_batch:

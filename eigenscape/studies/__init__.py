@@ -66,6 +66,7 @@ _ALL = (
     wu_autocorrelation.STUDY,
     wu_approximation.STUDY,
     wu_correspondence.STUDY,
+    wu_correspondence.DEEP,
     wu_overlap.STUDY,
     wu_overlap_variants.TRAININGS,
     wu_overlap_variants.WIDTHS,

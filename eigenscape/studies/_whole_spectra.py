@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.analyses import exact_trace
+from eigenscape.analyses import ClassSpan, class_span, exact_trace
 from eigenscape.data import DataSet
 from eigenscape.errors import UnsupportedModelError, WrongTypeError
 from eigenscape.linalg import eigsh, spectral_density, trace
@@ -25,16 +25,15 @@ from eigenscape.studies._draw import rounded
 from eigenscape.studies.workshop import Networks, Workshop
 
 DENSE = 3000  # parameters up to which a matrix is formed
+# Gradients, of all samples and classes, up to which all eigenvalues of G are found.
+_MOST_ROWS = {"cpu": 4096, "cuda": 16384}
 LONG = 10**6  # parameters from which one probe says as much as four do of fewer
 NUM_STEPS, NUM_PROBES = 256, 4
-LONG_STEPS = 128  # as in App. D.2 for densities along λ; along log λ it has 2048
-LONG_NOTE = (
-    "Log-spectra of G are by 128 steps of Lanczos, where Papyan has 2048 (App. D.2); 128 do not "
-    "resolve log λ."
-)
-# Rounding may keep a residual of a long vector above the tolerance, whatever is spent on it.
+LONG_STEPS = 128  # as in App. D.2 for densities along λ
+# Of long vectors in float32, whose rounding may keep residuals above what is asked of others. What
+# an eigenvalue is off by goes with the square of its residual, so a picture shows neither.
 _LONG_PRODUCTS = 400
-TOLERANCE = 1e-4
+TOLERANCE, _LONG_TOLERANCE = 1e-4, 1e-3
 _POINTS = 400
 _BULK_WIDTH = 0.15  # decades: wider than the distance of neighbours, narrower than a bulk
 
@@ -183,7 +182,8 @@ def take_spectrum(
     is_long = n >= LONG
     # With many classes it may be more: 2k are the least that `eigsh` takes.
     limit = max(_LONG_PRODUCTS, 10 * k) if is_long else None
-    pairs = eigsh(operator, num_pairs=k, tolerance=TOLERANCE, max_products=limit, progress=progress)
+    tolerance = _LONG_TOLERANCE if is_long else TOLERANCE
+    pairs = eigsh(operator, num_pairs=k, tolerance=tolerance, max_products=limit, progress=progress)
     steps, probes = (LONG_STEPS, 1) if is_long else (NUM_STEPS, NUM_PROBES)
     rest = spectral_density(
         operator, num_steps=steps, num_probes=probes, outliers=pairs, progress=progress
@@ -220,6 +220,36 @@ def gradient_parts(
         return {"G": G, **parts, "within": gradients.part("within")}
     taken = sum((parts[name].to_dense() for name in low[:3]), start=torch.zeros_like(G.to_dense()))
     return {"G": G, **parts, "within": Dense(G.to_dense() - taken)}
+
+
+def span_of(
+    risk: EmpiricalRisk, num_classes: int, progress: ProgressCallback | None = None, share: int = 1
+) -> ClassSpan | None:
+    """Return G and its parts in the span of the gradients, of a large network on few samples.
+
+    Args:
+        risk: The risk.
+        num_classes: C.
+        progress: Told how many layers are done.
+        share: Take so many times fewer rows for few, where several networks are looked at.
+
+    Returns:
+        All eigenvalues; None for small networks, whose matrices are formed, for many samples, and
+        for layers that `class_span` does not cover.
+    """
+    most = _MOST_ROWS[risk.device.type] // share
+    if risk.space.size <= DENSE or risk.num_samples * num_classes > most:
+        return None
+    try:
+        return class_span(risk, progress=progress)
+    except (UnsupportedModelError, WrongTypeError):
+        return None
+
+
+def span_parts(span: ClassSpan) -> dict[str, LinearOperator]:
+    """Return what `gradient_parts` does, in the span, and "between"."""
+    names = ("G", "class", "cross", "same", "global", "within", "between")
+    return {name: span.part(name) for name in names}
 
 
 def seen_risk(networks: Networks, seed: int, samples: int | None = None) -> EmpiricalRisk:

@@ -23,10 +23,10 @@ CHOSEN = (
 NOTE = f"{CHOSEN} 100, to the end."
 # App. D.1. The rate falls at thirds in either case.
 VGG_EPOCHS = (
-    "VGG11 is trained for 40 epochs on MNIST, 60 on Fashion-MNIST and 100 on CIFAR-10, where "
-    "Papyan has 200, 200 and 350."
+    "VGG11 is trained for 24 epochs on MNIST, 30 on Fashion-MNIST and 60 on CIFAR-10, where Papyan "
+    "has 200, 200 and 350."
 )
-MLP_EPOCHS = "Networks are trained for 100 epochs, where Papyan has 350."
+MLP_EPOCHS = "Networks are trained for 60 epochs, where Papyan has 350."
 NO_CIFAR100 = (
     "Three of his four data sets: CIFAR-100 is left out, since its files were not at hand. The "
     "network of Fig. 4, with 5000 samples of each class of MNIST, is not trained apart; VGG11 on "
@@ -115,9 +115,9 @@ VGG_SIZES = _sizes(
 
 # Figs 3, 4, 14: VGG11 on all data but CIFAR-100.
 VGG = (
-    network("VGG11_bn", "mnist", epochs=40),
-    network("VGG11_bn", "fashion-mnist", epochs=60),
-    network("VGG11_bn", "cifar10", epochs=100),
+    network("VGG11_bn", "mnist", epochs=24),
+    network("VGG11_bn", "fashion-mnist", epochs=30),
+    network("VGG11_bn", "cifar10", epochs=60),
 )
 # Fig. 5: 136 samples of each class of CIFAR-10. Fig. 17: ResNet18, 136 of each class of MNIST.
 VGG_FEW = network("VGG11_bn", "cifar10", epochs=350, samples=1360)
@@ -127,5 +127,5 @@ VGG_TAIL = network("VGG11_bn", "mnist", epochs=200, samples=13510)
 # §7: eight layers of 2048 units, and a narrow stand-in.
 DIGITS_MLP = network("MLP-6x32-BN", "digits", epochs=60, batch_size=32, rates=(0.1,), seeds=_TWO)
 MLP = tuple(
-    network("MLP-8x2048-BN", data, epochs=100) for data in ("mnist", "fashion-mnist", "cifar10")
+    network("MLP-8x2048-BN", data, epochs=60) for data in ("mnist", "fashion-mnist", "cifar10")
 )

@@ -180,8 +180,9 @@ def _looks(
             parts, spectra, bare = hessian_parts(risk), {}, None
             for name in _COLOURS:
                 part = parts.pop(name)  # what it holds of a large network goes before the next
-                # Twice as many as there are outliers, to see where they end.
-                spectra[name] = take_spectrum(part, 2 * C + 1, progress=workshop.progress)
+                # Twice as many as there are outliers, to see where they end; E has none.
+                top = 1 if name == "E" else 2 * C + 1
+                spectra[name] = take_spectrum(part, top, progress=workshop.progress)
                 if name == "H" and seed == networks.cast.seeds[0]:
                     bare = paper_density(part, 128)
                 ticker.tick(len(_COLOURS) * len(found) + len(spectra))
@@ -446,7 +447,7 @@ def _sheet(looks: list[SpectraLook]) -> Sheet:
         for name, s in look.spectra.items():
             bulk = _with_top(s, C if name != "E" else 0)
             at = [float(s.top[i]) if i < len(s.top) else None for i in (0, C - 1, C)]
-            gap = gap_place(s.top, 2 * C)
+            gap = gap_place(s.top, 2 * C) if name != "E" else None
             start = (look.label, look.seed, look.split, name)
             rows.append((*start, *at, s.lowest, gap, bulk.bulk_mean(), bulk.bulk_rms()))
     return sheet("spectra", "H, G and E of every network", names, rows)

@@ -39,7 +39,10 @@ def test_large_matrices_give_what_small_ones_give(
     assert (small.num_products, large.num_products > 0) == (0, True)
     monkeypatch.setattr(whole, "LONG", 10)
     long = whole.take_spectrum(parts["H"], 6)
-    assert (large.num_products - long.num_products, len(long.nodes)) == (4 * 256 - 128, 128)
+    assert long.num_products <= large.num_products - (4 * 256 - 128)
+    assert len(long.nodes) == 128
+    # Eigenvalues are off by the square of the tolerance, 1e-3, over the distance of the next.
+    torch.testing.assert_close(long.top, exact[:6], rtol=1e-5, atol=0.0)
 
 
 def test_parts_take_a_matrix_that_is_there(networks: Networks) -> None:

@@ -3,9 +3,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from eigenscape.report import StudyResult
+from eigenscape.report import Picture, StudyResult
 from eigenscape.studies import STUDIES, Networks, Study, Workshop, run_study
-from eigenscape.studies.wu_correspondence import _counted, _diagonal, _own_claims
+from eigenscape.studies.wu_correspondence import (
+    CorrespondenceOfLayer,
+    _counted,
+    _diagonal,
+    _own_claims,
+)
 from tests.studies.conftest import TINY, block, inputs_of, numbers_of, top_vectors
 
 NAME = "wu-correspondence"
@@ -65,16 +70,33 @@ def test_the_diagonal_and_its_neighbours_count() -> None:
     assert _diagonal(Found, count=5, near=1) == 0.0
 
 
-def test_the_claims_on_one_network_are_known() -> None:
-    class Found:
-        output = torch.eye(4)
+def layer(name: str, first: list[float], m: int = 2) -> CorrespondenceOfLayer:
+    picture = Picture("none", "", ())
+    return CorrespondenceOfLayer(name, m, torch.tensor(first), 1.0, 0.9, False, picture, 0)
 
-    found = {
-        **_own_claims("LeNet5", "fc1", Found, 0.8),
-        **_own_claims("LeNet5-BN", "fc1", Found, 0.1),
-    }
+
+def test_the_claims_on_one_network_are_known() -> None:
+    fc1 = {"fc1": layer("fc1", [0.9, 0.7, 0.0])}
+    found = {**_own_claims("LeNet5", fc1), **_own_claims("LeNet5-BN", fc1)}
     rest = {claim.id for claim in STUDIES[NAME].claims} - found.keys()
     assert rest == {"wu.fig3.true-and-kronecker"}
     assert found["wu.fig3.lenet5.fc1.diagonal"].ours == 1.0
-    assert found["wu.fig27.batchnorm.first-input"].ours == 0.1
-    assert _own_claims("LeNet5", "fc2", Found, 0.8) == {}
+    for id in ("wu.fig27.batchnorm.first-input", "wu.fig3.lenet5.fc1.first-input"):
+        assert found[id].ours == pytest.approx(0.8)  # the first m alone
+    assert _own_claims("LeNet5", {"fc2": layer("fc2", [0.8])}) == {}
+
+
+def test_the_claims_on_deeper_networks_are_known() -> None:
+    convs = {
+        name: layer(name, first)
+        for name, first in (
+            ("conv1", [0.9, 0.9]),
+            ("conv2", [0.8, 0.6, 0.4, 0.5]),
+            ("conv3", [0.3, 0.3]),
+        )
+    }
+    found = _own_claims("VGG11-W32", convs)
+    rest = {claim.id for claim in STUDIES[f"{NAME}-deep"].claims} - found.keys()
+    assert rest == {"wu.fig25.vgg11.true-and-kronecker"}
+    assert found["wu.2020.fig14.vgg11.first-input"].ours == pytest.approx((0.9 + 0.7 + 0.3) / 3)
+    assert found["wu.fig26.vgg11.conv2.decreasing"].ours == pytest.approx(-0.8)
