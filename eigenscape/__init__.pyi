@@ -15,6 +15,7 @@ from eigenscape.analyses import backpropagated_errors as backpropagated_errors
 from eigenscape.analyses import block_preconditioning as block_preconditioning
 from eigenscape.analyses import block_spectra as block_spectra
 from eigenscape.analyses import block_structure as block_structure
+from eigenscape.analyses import class_span as class_span
 from eigenscape.analyses import class_structure as class_structure
 from eigenscape.analyses import eigenspace_overlap as eigenspace_overlap
 from eigenscape.analyses import eigenvector_correspondence as eigenvector_correspondence

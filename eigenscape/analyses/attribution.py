@@ -39,6 +39,7 @@ from eigenscape.linalg import draw_probes, eigsh
 from eigenscape.linear_operator import LinearOperator, WrappedOperator, require_operator
 from eigenscape.operators import Dense
 from eigenscape.pairs import EigenPairs
+from eigenscape.progress import ProgressCallback
 from eigenscape.records import Columns, Record, Status
 
 WHICH = ("magnitude", "largest")
@@ -109,6 +110,7 @@ def attribution(
     tolerance: float = 1e-3,
     max_products: int | None = None,
     seed: int = 0,
+    progress: ProgressCallback | None = None,
 ) -> Attribution:
     """Measure how much of the outliers of an operator disappears when a cause is knocked out.
 
@@ -135,6 +137,7 @@ def attribution(
         tolerance: As for `eigsh`.
         max_products: As for `eigsh`, for each of them.
         seed: Fixes starting vectors and random causes.
+        progress: Called after each step of each `eigsh`.
 
     Returns:
         Eigenvalues before and after, scores and null values. `num_products` counts products with A
@@ -162,7 +165,7 @@ def attribution(
     require_positive(tolerance, "attribution(tolerance=...)")
     require_count(num_draws, "attribution(num_draws=...)", at_least=0)
     exact = isinstance(operator, Dense) and isinstance(cause, Dense) and n <= _MOST_EXACT
-    spectra = _Spectra(tolerance, max_products, seed)
+    spectra = _Spectra(tolerance, max_products, seed, progress)
     # Dense matrices are taken as they are: the algebra of operators would multiply identities.
     A, B = (M.to_dense().double() if exact else M for M in (operator, cause))
     before = spectra.top(A, k + 1, which)
@@ -291,6 +294,7 @@ class _Spectra:
     tolerance: float
     max_products: int | None
     seed: int
+    progress: ProgressCallback | None = None
     runs: list[EigenPairs] = field(default_factory=list)
 
     def top(self, matrix: _Matrix, count: int, which: str) -> _Top:
@@ -324,6 +328,7 @@ class _Spectra:
             tolerance=self.tolerance,
             max_products=self.max_products,
             seed=self.seed,
+            progress=self.progress,
         )
         self.runs.append(found)
         return found

@@ -120,11 +120,12 @@ class NetworkOperator(RiskOperator):
         """Multiply rows; on a GPU, those of a known shape without starting single operations."""
         if (replay := self._replays.get(rows.shape)) is not None:
             return replay(rows)
-        if len(rows) > 1 and not self._shares_passes() and self._may_replay():
+        alone = len(rows) > 1 and not self._shares_passes()
+        if alone and self._may_replay():
             # One recording does for any number of columns; its result is overwritten each time.
             return torch.cat([self._summed(row[None]).clone() for row in rows])
         total = super()._summed(rows)
-        if not self._may_replay():
+        if alone or not self._may_replay():
             return total
         if rows.shape not in self._replays:  # recorded if it comes again
             self._replays = dict(list(self._replays.items())[1 - _MOST_REPLAYS :]) | {

@@ -19,14 +19,19 @@ _FLAT = "Of deep layers the figure shows blue points that fall into the bulk; a 
 _DEPTH = "A rank correlation of 1 would be growth at every layer; 0.8 lets neighbours change places"
 _ALL = "A tenth may be left. The figure points to one panel, the text says it of all."
 
-# What is known about differences.
+# What is known about differences. Numbers at paper scale are of MNIST, Fashion-MNIST and CIFAR-10.
+_CIFAR = (
+    "CIFAR-10 is behind the others: the rate that is best after six epochs is 0.004, and 60 epochs "
+    "with it fit all samples but leave class means that the bulk still covers."
+)
 _KNOWN_GLOBAL = {
     "errors": "The weighted errors of a sample add up to zero over labels, so that the global mean "
     "times its weight is −(1/N) Σ p_{i,y} δ_{i,y}: on digits minus the mean error with true "
     "labels, to half a per cent. That is the loss's slope by a shift of the layer's output, which "
     "training makes small and nothing makes long. In the first three layers its eigenvalue is 0.9 "
     "to 1.3 times the largest of what class means have beside it, and the two mix; wherever it is "
-    "1.5 times that or more the knockout takes 0.96 at least.",
+    "1.5 times that or more the knockout takes 0.96 at least. At paper scale it takes 0.96, 0.17 "
+    "and 0.79 in the last hidden layer, and less before.",
     "weights": "It cannot hold close to a minimum where the layer has a bias, or a BatchNorm with "
     "a shift b behind it: the mean error with true labels is the loss's slope by that bias, which "
     "is −ηb, so that its share of W is b times the mean input and no more.",
@@ -34,24 +39,33 @@ _KNOWN_GLOBAL = {
 _KNOWN_SEPARATE = {
     "weights": "On digits the outliers do come out of the bulk with depth, but C − 1 of them: the "
     "C-th singular value stays near the next. The errors of the true labels add up to nearly zero "
-    "over classes.",
+    "over classes. At paper scale σ_C/σ_{C+1} is from 1.00 to 1.06 in 22 of 24 layers.",
 }
 _KNOWN_FIRST = {
     "features": "On digits λ₂ is 1.7 times the bulk in the pixels themselves: class means stand "
     "out before the first layer has done anything. λ_C is below the bulk (both in the table): not "
-    "all of them do.",
+    "all of them do. At paper scale λ₂ is 1.19, 1.23 and 0.26 times the bulk after the first "
+    "layer, and 0.95, 1.16 and 0.07 times in the pixels.",
     "errors": "On digits some class means still stand out when errors have come back to the first "
     "of six layers of 96 units; λ_C is below the bulk (both in the table), so not all of them do. "
-    "What eight layers of 2048 units leave is seen at paper scale.",
+    "Of eight layers of 2048 units it is 0.58, 0.81 and 1.19: of CIFAR-10 one class mean or two "
+    "stand out there.",
 }
 _KNOWN_WHISKERS = {
     "errors": "On digits neighbouring layers differ by less than seeds do, and what rounding grows "
     "to decides: two trainings by one recipe from the same seeds gave −0.71 ± 0.15 and −0.89 ± "
-    "0.11.",
+    f"0.11. At paper scale the ratio falls from 16 to 2.6 and from 31 to 3.6; of CIFAR-10 it stays "
+    f"from 10 to 14. {_CIFAR}",
 }
 _KNOWN_LAST = {
     "features": "On digits two trainings by one recipe from the same seeds gave 3.05 ± 0.14 and "
-    "2.87 ± 0.14: the end of 3, which is ours, is within one standard deviation of either.",
+    "2.87 ± 0.14: the end of 3, which is ours, is within one standard deviation of either. At "
+    f"paper scale 1.5, 1.8 and 6.3. {_CIFAR}",
+    "errors": f"At paper scale 2.6, 3.6 and 11. {_CIFAR}",
+}
+_KNOWN_OUT = {
+    "features": f"At paper scale 9.3, 3.3 and 0.2. {_CIFAR}",
+    "errors": f"At paper scale 7.0, 2.5 and 0.96. {_CIFAR}",
 }
 _PRODUCT = (
     "A tenth of the squared length, of which second moments are made, may be left: cos² is 0.9. "
@@ -129,6 +143,7 @@ def _scree_claims(kind: str) -> list[Claim]:
             "a bulk and C eigenvalues sticking out",
             low=1.0,
             why="Above 1 all C stand out.",
+            known=_KNOWN_OUT[kind],
         ),
         Claim(
             f"papyan.{figure}.{kind}.whiskers",
@@ -171,6 +186,7 @@ LAYER_CLAIMS = (
         "the C² outliers are attributable to it",
         low=0.9,
         why=f"{_FLAT} Some of the C² are in the bulk, in the figure too.",
+        known=f"At paper scale 0.99, 0.94 and 0.73. {_CIFAR}",
     ),
     Claim(
         "papyan.fig10.errors.cross-separation",
@@ -189,6 +205,8 @@ LAYER_CLAIMS = (
         "g_c ≈ h_c ⊗ δ_c",
         low=math.sqrt(0.9),
         why=_PRODUCT,
+        known="At paper scale it rises with depth, from 0.88 to 0.99, from 0.85 to 0.95 and from "
+        "0.51 to 0.95: only layers at the end have it, and not all of them.",
     ),
     Claim(
         "papyan.table1.layers.cross-products",
@@ -198,6 +216,8 @@ LAYER_CLAIMS = (
         "g_{c,c'} ≈ h_c ⊗ δ_{c,c'}",
         low=math.sqrt(0.9),
         why=_PRODUCT,
+        known="As for class means: at paper scale 0.99, 0.95 and 0.89 in the last hidden layer, "
+        "0.86, 0.87 and 0.38 in the first.",
     ),
     Claim(
         "papyan.fig13.weights.gap",

@@ -161,6 +161,9 @@ _CLAIMS = (
     ),
 )
 
+# What residuals may be where only products are known: an eigenvalue is within a hundredth then, and
+# shares of masses, of which a tenth may be left, by no more. Edges of bulks take most products.
+_ROUGH = 1e-2
 _COLUMNS = 16  # eigenvectors that are multiplied at once
 
 # By claim: cause and matrix.
@@ -263,7 +266,13 @@ def _look(
         if 0 < k < risk.space.size - 1:
             draws = options["num_draws"] if name in _JUDGED.values() else 0
             scores[name] = attribution(
-                A, B, num_outliers=k, which="largest", tolerance=1e-3, num_draws=draws
+                A,
+                B,
+                num_outliers=k,
+                which="largest",
+                tolerance=1e-3 if isinstance(A, Dense) else _ROUGH,
+                num_draws=draws,
+                progress=workshop.progress,
             )
         ticker.tick(next(stages))
     numbers |= _of_gradients(gradients, knocked, workshop.progress)

@@ -36,7 +36,16 @@ _OUTLIERS = (
     "and short features, of which a product of means knows nothing. KFAC has that mistake too, but "
     "spreads its outliers over C² products, and at the top the two cancel. With 96 units and 150 "
     "epochs they do not: in the deeper half CFAC's outliers are 1.1 to 1.4 times as large as G's, "
-    "KFAC's 0.5 to 0.9 times, and the ratio is 0.28 in the last hidden layer, 0.35 over the half."
+    "KFAC's 0.5 to 0.9 times, and the ratio is 0.28 in the last hidden layer, 0.35 over the half. "
+    "At paper scale the last hidden layer has 0.32 for MNIST, 0.76 for Fashion-MNIST and 0.49 for "
+    "CIFAR-10: CFAC's first eigenvalue is 1.25, 1.17 and 0.86 times that of G, KFAC's 0.73, 0.61 "
+    "and 0.80 times."
+)
+_CIFAR = (
+    "MNIST and Fashion-MNIST do much better; of CIFAR-10 both approximations are off by a factor "
+    "of 1.7 or so after the first eigenvalues. Features are far from constant within classes "
+    "there: the rate that is best after six epochs is 0.004, and 60 epochs with it leave class "
+    "means that the bulk of features still covers (papyan-layers)."
 )
 _CLAIMS = (
     Claim(
@@ -55,6 +64,7 @@ _CLAIMS = (
         "CFAC's mini-bulk aligns, KFAC's does not",
         high=0.5,
         why=_MUCH,
+        known=f"At paper scale 0.20, 0.23 and 0.91. {_CIFAR}",
     ),
     Claim(
         "papyan.fig12.deep.outliers",
@@ -74,6 +84,7 @@ _CLAIMS = (
         "align up to a small shift",
         high=0.5,
         why=_MUCH,
+        known=f"At paper scale it is 0.56 at most but for CIFAR-10, with 0.93. {_CIFAR}",
     ),
     Claim(
         "papyan.fig12.deep.mini-bulk",
@@ -108,6 +119,7 @@ _CLAIMS = (
         "align almost perfectly",
         high=0.1,
         why="A distance of 0.1 are eigenvalues that are off by a tenth.",
+        known=f"In the output layer it is 0.05, in the hidden ones 0.48 to 0.70. {_CIFAR}",
         scales=("paper",),
     ),
 )

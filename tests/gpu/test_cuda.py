@@ -163,6 +163,20 @@ def test_recorded_products_are_the_same_and_follow_the_parameters(operator: type
     agrees()
 
 
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_wide_networks_are_multiplied_column_by_column(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int | None
+) -> None:
+    monkeypatch.setattr("eigenscape.operators._risk_operator._CUDA_SHARED_PARAMETERS", 1)
+    _, risk, dense = problem(torch.float64, batch_size=batch_size)
+    H = Hessian(risk, representation="linearised")
+    generator = torch.Generator().manual_seed(0)
+    for columns in (3, 1, 3, 1, 2):
+        X = torch.randn(len(dense), columns, generator=generator, dtype=torch.float64).to(CUDA)
+        torch.testing.assert_close(H @ X, dense @ X, rtol=0, atol=1e-11)
+    assert {shape[0] for shape in H._replays} == {1}  # one recording does for all
+
+
 def test_results_of_recorded_products_are_not_overwritten() -> None:
     _, risk, dense = problem(torch.float64)
     H = Hessian(risk, representation="linearised")
