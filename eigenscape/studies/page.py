@@ -1,11 +1,12 @@
 """The page that puts the papers' numbers beside ours, made from the results and nothing else."""
 
+import dataclasses
 import os
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 
 from eigenscape.files import write_bytes
-from eigenscape.report import STATUSES, Finding, Sheet, StudyResult, write_figures
+from eigenscape.report import STATUSES, Finding, Picture, Sheet, StudyResult, write_figures
 from eigenscape.studies.claim import summary
 from eigenscape.studies.results import all_findings
 from eigenscape.studies.study import DOUBT, SCALES, Study
@@ -100,27 +101,38 @@ def _study(
         lines += [f"*{result.scale}*: {text} {_provenance(result)}", ""]
         lines += [f"> {note}\n" for note in result.notes]
     lines += _claims(study, findings, {result.scale for result in results})
-    shown = [r for r in results if r.scale == "paper"] or list(results)
-    for result in shown[:1]:
-        stem = f"{result.study}-{result.scale}"
-        _draw(result, folder / _IMAGES / stem)
-        for picture in result.pictures:
-            lines += [
-                f"![{picture.title}]({_IMAGES}/{stem}/{picture.name}.png)",
-                "",
-                f"*{picture.title} ({result.scale} scale).* {picture.shows}",
-                "",
-            ]
+    kinds: set[str] = set()
+    ordered = sorted(results, key=lambda r: r.scale != "paper")
+    for result in ordered:
+        # Of another scale only figures that the first has none of: not all may have been run.
+        missing = [picture for picture in result.pictures if _kind(picture) not in kinds]
+        kinds |= {_kind(picture) for picture in result.pictures}
+        lines += _pictures(dataclasses.replace(result, pictures=tuple(missing)), folder)
+    for result in ordered[:1]:
         for sheet in result.sheets:
             lines += _sheet(sheet, result.scale)
     return lines
 
 
-def _draw(result: StudyResult, folder: Path) -> None:
+def _kind(picture: Picture) -> str:
+    """Return which figure a picture shows: networks have one each."""
+    return picture.name.partition("-")[0]
+
+
+def _pictures(result: StudyResult, folder: Path) -> list[str]:
     """Draw a result's figures as PNG alone: a page of the documentation needs no PDF."""
-    for path in write_figures(result, folder):
+    stem, lines = f"{result.study}-{result.scale}", list[str]()
+    for path in write_figures(result, folder / _IMAGES / stem) if result.pictures else ():
         if path.suffix != ".png":
             path.unlink()
+    for picture in result.pictures:
+        lines += [
+            f"![{picture.title}]({_IMAGES}/{stem}/{picture.name}.png)",
+            "",
+            f"*{picture.title} ({result.scale} scale).* {picture.shows}",
+            "",
+        ]
+    return lines
 
 
 def _provenance(result: StudyResult) -> str:

@@ -163,6 +163,20 @@ def test_images_are_there_and_each_is_shown_once(page: Path) -> None:
     assert files == set(shown)
 
 
+def test_figures_that_paper_scale_has_none_of_are_those_of_laptop_scale(tmp_path: Path) -> None:
+    def named(scale: str, *names: str) -> StudyResult:
+        result = result_of(scale, a=4.0)
+        (picture,) = result.pictures
+        each = (dataclasses.replace(picture, name=name) for name in names)
+        return dataclasses.replace(result, pictures=tuple(each))
+
+    results = [named("laptop", "fig1-small", "fig2"), named("paper", "fig1-large")]
+    page = write_page([STUDY], results, tmp_path / "page.md")
+    shown = re.findall(r"reproduction/(.*)\.png", page.read_text())
+    assert shown == ["wu-x-paper/fig1-large", "wu-x-laptop/fig2"]
+    assert {f"{p.parent.name}/{p.stem}" for p in tmp_path.rglob("*.png")} == set(shown)
+
+
 def test_figures_of_an_earlier_page_are_removed(page: Path) -> None:
     old = page.parent / "images" / "reproduction" / "wu-old-paper" / "p.png"
     old.parent.mkdir()
