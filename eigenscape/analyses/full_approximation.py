@@ -21,7 +21,7 @@ from eigenscape.dense import eigh
 from eigenscape.errors import EmptySelectionError, require_choice, require_count
 from eigenscape.layers import Layer, capture_tail, from_matrices, input_vectors
 from eigenscape.linalg import eigsh
-from eigenscape.operators import GaussNewton, Hessian, OutputHessian
+from eigenscape.operators import GaussNewton, Hessian, OutputHessian, have_terms
 from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record
 from eigenscape.risk import EmpiricalRisk
@@ -164,11 +164,14 @@ def full_approximation(
 
 
 def _mean_input(risk: EmpiricalRisk, layer: Layer) -> Tensor:
-    """Return E[x̃] (n,) over samples and positions, float64."""
+    """Return E[x̃] (n,) over samples and positions that have a term of the loss, float64."""
     total, count = torch.zeros((), dtype=torch.float64, device=risk.device), 0
     with risk.ranks.together():
         for batch in risk.batches:
-            x = input_vectors(layer, capture_tail(risk, layer, batch)).flatten(0, 1)
+            tail = capture_tail(risk, layer, batch)
+            x = input_vectors(layer, tail)
+            kept = have_terms(risk, tail.prediction, batch, x.shape[:2])
+            x = x.flatten(0, 1) if kept is None else x[kept]
             total, count = total + x.double().sum(0), count + len(x)
     number = torch.tensor([float(count)], dtype=torch.float64, device=risk.device)
     return risk.ranks.sum(total) / risk.ranks.sum(number)

@@ -17,6 +17,7 @@ from eigenscape.operators.gauss_newton import GaussNewton as GaussNewton
 from eigenscape.operators.hessian import Hessian as Hessian
 from eigenscape.operators.khatri_rao import KhatriRao as KhatriRao
 from eigenscape.operators.kronecker_hessian import KroneckerHessian as KroneckerHessian
+from eigenscape.operators.kronecker_hessian import have_terms as have_terms
 from eigenscape.operators.layer_hessian import LayerHessian as LayerHessian
 from eigenscape.operators.output_hessian import OutputHessian as OutputHessian
 from eigenscape.operators.residual import Residual as Residual

@@ -113,7 +113,7 @@ class KroneckerHessian(FormedOperator):
                 require_tensor_output(tail.prediction, "KroneckerHessian")
                 x = input_vectors(self._layer, tail)
                 self.num_positions = x.shape[1]
-                counted = _have_terms(risk, tail.prediction, batch, x.shape[:2])
+                counted = have_terms(risk, tail.prediction, batch, x.shape[:2])
                 self.num_samples = draws_needed(tail.prediction, self.num_samples)
                 roots = output_roots(risk, tail.prediction, batch, self.num_samples, seed)
                 for cotangent in roots:
@@ -183,7 +183,7 @@ class KroneckerHessian(FormedOperator):
         )
 
 
-def _have_terms(
+def have_terms(
     risk: EmpiricalRisk, output: Tensor, batch: Batch, shape: torch.Size
 ) -> Tensor | None:
     """Say which inputs have a term of the loss of their own, one that is not ignored.

@@ -26,7 +26,7 @@ from eigenscape.studies.workshop import Networks, Workshop
 
 DENSE = 3000  # parameters up to which a matrix is formed
 # Gradients, of all samples and classes, up to which all eigenvalues of G are found.
-_MOST_ROWS = {"cpu": 4096, "cuda": 16384}
+_MOST_ROWS = {"cpu": 2048, "cuda": 16384}
 LONG = 10**6  # parameters from which one probe says as much as four do of fewer
 NUM_STEPS, NUM_PROBES = 256, 4
 LONG_STEPS = 128  # as in App. D.2 for densities along λ

@@ -22,6 +22,7 @@ from eigenscape.pairs import EigenPairs
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.records import storable
 from eigenscape.report import Axis, Line, Panel, Picture, Points, Sheet
+from eigenscape.risk import EmpiricalRisk
 from eigenscape.studies import papyan_casts as casts
 from eigenscape.studies._draw import rounded
 from eigenscape.studies._tables import sheet
@@ -225,16 +226,8 @@ def _look(
     workshop: Workshop, networks: Networks, seed: int, options: Mapping[str, Any]
 ) -> AttributionNetwork:
     risk, C = networks.risk(seed), networks.data.num_classes or 2
-    gradients: ClassGradients | ClassSpan | None = span_of(risk, C, workshop.progress)
-    if isinstance(gradients, ClassSpan):
-        whole, parts = hessian_parts(risk), span_parts(gradients)
-        G = parts["G"]
-    else:
-        gradients = ClassGradients(risk, max_bytes=options["max_bytes"])
-        G = formed(gradients.total)
-        whole, parts = hessian_parts(risk, G), gradient_parts(gradients, G)
-        parts["between"] = formed(gradients.part("between"))
-    rest = _less(G, parts["class"])
+    gradients, whole, parts = _matrices(risk, C, options["max_bytes"], workshop.progress)
+    G, rest = parts["G"], _less(parts["G"], parts["class"])
     knocked = {
         "G": G,
         "G − class": rest,
@@ -287,6 +280,19 @@ def _look(
         spectra[name] = take_spectrum(matrix, C, progress=workshop.progress)
         ticker.tick(next(stages))
     return AttributionNetwork(label, seed, scores, numbers, spectra)
+
+
+def _matrices(
+    risk: EmpiricalRisk, C: int, max_bytes: int, progress: ProgressCallback | None
+) -> tuple[ClassGradients | ClassSpan, dict[str, LinearOperator], dict[str, LinearOperator]]:
+    """Return H, G and E, and G with its parts: formed, in the span of gradients, or as products."""
+    span = span_of(risk, C, progress)
+    if span is not None:
+        return span, hessian_parts(risk), span_parts(span)
+    gradients = ClassGradients(risk, max_bytes=max_bytes)
+    G = formed(gradients.total)
+    parts = gradient_parts(gradients, G) | {"between": formed(gradients.part("between"))}
+    return gradients, hessian_parts(risk, G), parts
 
 
 def _of_gradients(

@@ -170,3 +170,17 @@ def test_what_does_not_fit_is_refused() -> None:
         full_approximation(risk, ["2"], num_pairs=4)
     with pytest.raises(InvalidArgumentError, match="matrix="):
         full_approximation(risk, ["2"], matrix="fisher")
+
+
+def test_ignored_samples_do_not_count() -> None:
+    model, x = net(), torch.randn(9, 4, dtype=torch.float64)
+    y = torch.arange(9) % 3
+    kept = full_approximation(
+        EmpiricalRisk(model, CrossEntropy(), (x[2:], y[2:])), num_pairs=4, tolerance=1e-8
+    )
+    y[:2] = -100
+    found = full_approximation(
+        EmpiricalRisk(model, CrossEntropy(), (x, y)), num_pairs=4, tolerance=1e-8
+    )
+    for name in ("values", "approximated", "rescaled", "input_norms", "overlaps"):
+        torch.testing.assert_close(getattr(found, name), getattr(kept, name), rtol=1e-6, atol=1e-9)

@@ -47,6 +47,17 @@ def test_single_questions_answer_on_the_device() -> None:
     assert torch.isfinite(kron.residuals).all()
 
 
+def test_the_span_of_gradients_is_that_of_the_cpu() -> None:
+    model = network().double()
+    here = es.class_span(es.EmpiricalRisk(model, es.CrossEntropy(), (X.double(), Y)))
+    moved = es.EmpiricalRisk(model.cuda(), es.CrossEntropy(), (X.double(), Y))
+    there = es.class_span(moved)
+    torch.testing.assert_close(there.values.cpu(), here.values, rtol=1e-9, atol=1e-14)
+    for name in ("class", "cross", "within"):
+        ours, theirs = (torch.linalg.eigvalsh(one.part(name).to_dense()) for one in (there, here))
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-8, atol=1e-13)
+
+
 @pytest.mark.parametrize("d", [5, 40])  # fewer than samples, more
 def test_separation_agrees_with_the_cpu(d: int) -> None:
     y = torch.arange(30) % 7 % 3
