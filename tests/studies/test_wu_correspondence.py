@@ -100,3 +100,4 @@ def test_the_claims_on_deeper_networks_are_known() -> None:
     assert rest == {"wu.fig25.vgg11.true-and-kronecker"}
     assert found["wu.2020.fig14.vgg11.first-input"].ours == pytest.approx((0.9 + 0.7 + 0.3) / 3)
     assert found["wu.fig26.vgg11.conv2.decreasing"].ours == pytest.approx(-0.8)
+    assert _own_claims("VGG11 of a reader", {"conv1": convs["conv1"]}) == {}
