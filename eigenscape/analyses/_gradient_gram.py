@@ -24,7 +24,7 @@ from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.risk import EmpiricalRisk, leaf_copies
 
 # Numbers in float64 that are held at a time beside the matrix itself.
-_MOST_NUMBERS = {"cpu": 2**24, "cuda": 2**28}
+_MOST_NUMBERS, _MOST_GPU_NUMBERS = 2**24, 2**28
 # Samples and roots whose gradients are compared with those of autograd.
 _CHECKED = 3
 _Rows = tuple[Tensor, Tensor]  # x and s of one matrix
@@ -142,11 +142,10 @@ def _add(found: Tensor, x: Tensor, s: Tensor) -> None:
     (N, P, n), (C, m) = x.shape, (s.shape[1], s.shape[3])
     written = (N * C) ** 2 * m * n
     in_pairs = (N * P) ** 2 * n + (N * C * P) ** 2 * (m + 1)
-    most = _MOST_NUMBERS[found.device.type]
+    most = _MOST_GPU_NUMBERS if found.is_cuda else _MOST_NUMBERS
     if written < in_pairs:
         _add_written(found, x, s, max(1, most // (N * C * n)))
     else:
-        # At least some samples at a time: fewer would be slow, and are many only for large C·P.
         _add_pairs(found, x, s, max(1, int(most**0.5) // (C * P)))
 
 

@@ -160,7 +160,7 @@ def class_span(
 
     Raises:
         WrongTypeError: If it is no risk, or the model is a pure function.
-        UnsupportedModelError: If loss, layers or output do not fit.
+        UnsupportedModelError: If loss, layers or output do not fit, or data are read anew.
         TooLargeError: If the matrices take more than `max_bytes`.
         NonFiniteError: If gradients are NaN or infinite.
 
@@ -192,6 +192,12 @@ def class_span(
     if risk.ranks.size > 1:
         raise UnsupportedModelError(
             f"`{_CALL}` looks at all samples in one process; {risk.ranks.size} share these data."
+        )
+    if not risk.batches.is_fixed:
+        raise UnsupportedModelError(
+            f"`{_CALL}` passes over the data once for each layer, and every pass must see the "
+            "samples in one order; this loader is read anew each time. Raise "
+            "`EmpiricalRisk(keep_data_bytes=...)`, or pass `list(loader)`."
         )
     labels, roots = _weights(risk, risk.loss, max_bytes)
     K = gradient_gram(risk, _CALL, progress).div_(risk.divisor)

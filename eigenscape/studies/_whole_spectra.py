@@ -237,7 +237,7 @@ def span_of(
         All eigenvalues; None for small networks, whose matrices are formed, for many samples, and
         for layers that `class_span` does not cover.
     """
-    most = _MOST_ROWS[risk.device.type] // share
+    most = _MOST_ROWS["cuda" if risk.device.type == "cuda" else "cpu"] // share
     if risk.space.size <= DENSE or risk.num_samples * num_classes > most:
         return None
     try:

@@ -112,7 +112,7 @@ def test_parts_are_those_of_dense_matrices(
 def test_both_ways_to_inner_products(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Rows that are written out, and pairs of positions, some at a time or all at once."""
     c = with_labels(conv_case())
-    monkeypatch.setattr(_gradient_gram, "_MOST_NUMBERS", {"cpu": most})
+    monkeypatch.setattr(_gradient_gram, "_MOST_NUMBERS", most)
     add_pairs, add_written = _gradient_gram._add_pairs, _gradient_gram._add_written
     expected = oracle(c, torch.ones(C), Y)
     used = []
@@ -243,6 +243,10 @@ def test_refusals() -> None:
         class_span(cast(Any, net))
     with pytest.raises(UnsupportedModelError, match="CrossEntropy"):
         class_span(EmpiricalRisk(net, SquaredError(), (data[0], normal(N, C))))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), batch_size=4)
+    anew = EmpiricalRisk(net, CrossEntropy(), loader, keep_data_bytes=0)
+    with pytest.raises(UnsupportedModelError, match="in one order"):
+        class_span(anew)
     with pytest.raises(TooLargeError, match="fewer samples"):
         class_span(risk, max_bytes=1000)
     with pytest.raises(InvalidArgumentError, match="max_bytes"):
