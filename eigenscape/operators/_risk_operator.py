@@ -34,8 +34,8 @@ _CPU_BUDGET = 4 * 2**30
 _CPU_SHARED_BYTES = 64 * 2**20
 # On a GPU a wide network keeps it busy with one column: VGG11 of 28M parameters took 50 ms a column
 # alone and 88 ms in blocks of 6, where LeNet5 took 53 and 36 (H200). A new number of columns costs
-# more: 20 products, set-up and certificates of three pairs took 34 s. Our guess is that convolutions
-# of new shapes are planned anew.
+# more: 20 products, set-up and certificates of three pairs took 34 s. Our guess is that
+# convolutions of new shapes are planned anew.
 _CUDA_SHARED_PARAMETERS = 10**6
 _MOST_COLUMNS = 64
 
