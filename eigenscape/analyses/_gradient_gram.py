@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eigenscape.analyses._squared_gradients import by_position, gradient_obstacle, normalised
-from eigenscape.analyses.layer_curvature import layer_names
+from eigenscape.analyses._squared_gradients import by_position, covered_layers, normalised
 from eigenscape.batches import Batch
-from eigenscape.errors import UnsupportedModelError, WrongTypeError
-from eigenscape.layers import Layer, capture_tail, find_layer, input_vectors
+from eigenscape.errors import UnsupportedModelError
+from eigenscape.layers import Layer, capture_tail, input_vectors
 from eigenscape.operators import MOST_OUTPUTS, exact_roots, have_exact_roots
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.risk import EmpiricalRisk, leaf_copies
@@ -27,6 +26,7 @@ from eigenscape.risk import EmpiricalRisk, leaf_copies
 _MOST_NUMBERS, _MOST_GPU_NUMBERS = 2**24, 2**28
 # Samples and roots whose gradients are compared with those of autograd.
 _CHECKED = 3
+_INSTEAD = "Use products: `ClassGradients(risk)`."
 _Rows = tuple[Tensor, Tensor]  # x and s of one matrix
 
 
@@ -50,7 +50,7 @@ def gradient_gram(
         UnsupportedModelError: If a layer or the output is of another kind, if weights are used
             elsewhere than in their layer, or if samples change each other's outputs.
     """
-    layers = _covered(risk, call)
+    layers = covered_layers(risk, call, _INSTEAD, tables=False)
     found: Tensor | None = None
     ticker = Ticker(progress, "inner products of gradients", len(layers))
     for done, layer in enumerate(layers, 1):
@@ -65,25 +65,6 @@ def gradient_gram(
         raise UnsupportedModelError(f"`{call}` found no parameter on which the output depends.")
     _check(risk, found, call)
     return found
-
-
-def _covered(risk: EmpiricalRisk, call: str) -> list[Layer]:
-    if risk.module is None:
-        raise WrongTypeError(f"`{call}` needs an nn.Module; the model is a pure function.")
-    layers = [find_layer(risk, name, call) for name in layer_names(risk)]
-    with risk.evaluating():  # in the mode in which the model will run
-        reasons = [(layer, gradient_obstacle(layer)) for layer in layers]
-    bad = [
-        f"{', '.join(layer.params)} ({why or 'a table'})"
-        for layer, why in reasons
-        if why is not None or isinstance(layer.module, nn.Embedding)
-    ]
-    if bad:
-        raise UnsupportedModelError(
-            f"`{call}` does not cover {'; '.join(bad)}. Leave them out: `EmpiricalRisk(..., "
-            "params=[...])`, or use products: `ClassGradients(risk)`."
-        )
-    return layers
 
 
 def _seen(risk: EmpiricalRisk, layer: Layer, call: str) -> list[_Rows]:
@@ -132,8 +113,7 @@ def _require_output(prediction: Any, batch: Batch, call: str) -> None:
         return
     got = tuple(prediction.shape) if is_tensor else type(prediction).__name__
     raise UnsupportedModelError(
-        f"`{call}` needs an output (samples, up to {MOST_OUTPUTS} numbers); got {got}. Use "
-        "products: `ClassGradients(risk)`."
+        f"`{call}` needs an output (samples, up to {MOST_OUTPUTS} numbers); got {got}. {_INSTEAD}"
     )
 
 
@@ -208,6 +188,6 @@ def _check(risk: EmpiricalRisk, found: Tensor, call: str) -> None:
     if gap > torch.finfo(risk.dtype).eps ** 0.5 * expected.abs().max():
         raise UnsupportedModelError(
             f"`{call}` finds other gradients than autograd: the model uses a weight elsewhere than "
-            "in its own layer, or samples change each other's outputs. Use products: "
-            "`ClassGradients(risk)`."
+            "in its own layer, or samples change each other's outputs. "
+            f"{_INSTEAD}"
         )

@@ -13,7 +13,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from eigenscape.layers import Layer, Tail, apply_layer, input_vectors
+from eigenscape.analyses.layer_curvature import layer_names
+from eigenscape.errors import UnsupportedModelError, WrongTypeError
+from eigenscape.layers import Layer, Tail, apply_layer, find_layer, input_vectors
+from eigenscape.risk import EmpiricalRisk
 
 # δ in the shape of the layer's output ↦ Σ_n ‖gradient of sample n‖², float64, for one parameter.
 SquaredNorm = Callable[[Tensor], Tensor]
@@ -23,6 +26,47 @@ _CHANNEL_NORMS = (nn.GroupNorm, nn.modules.batchnorm._NormBase)
 _LAST_NORMS = (nn.LayerNorm, nn.RMSNorm)
 # Numbers held at a time beside inputs and derivatives.
 _MOST_NUMBERS = 2**23
+
+
+def covered_layers(
+    risk: EmpiricalRisk, call: str, instead: str, *, tables: bool = True
+) -> list[Layer]:
+    """Return the layers that own the risk's parameters, if their gradients are known here.
+
+    Args:
+        risk: The risk.
+        call: The user's call, for messages.
+        instead: What to do in place of it.
+        tables: Whether embeddings will do.
+
+    Returns:
+        The layers.
+
+    Raises:
+        WrongTypeError: If the model is a pure function.
+        UnsupportedModelError: If a layer will not do, or the forward pass is rounded.
+    """
+    if risk.module is None:
+        raise WrongTypeError(
+            f"`{call}` needs an nn.Module; the model is a pure function. {instead}"
+        )
+    if risk.autocast is not None:
+        raise UnsupportedModelError(
+            f"`{call}` is exact; a risk with `autocast=` rounds its forward pass. Make the risk "
+            f"without it. {instead}"
+        )
+    layers = [find_layer(risk, name, call) for name in layer_names(risk)]
+    with risk.evaluating():  # in the mode in which the model will run
+        reasons = {layer: gradient_obstacle(layer) for layer in layers}
+    if not tables:
+        reasons |= {layer: "a table" for layer in layers if isinstance(layer.module, nn.Embedding)}
+    bad = [f"{', '.join(layer.params)} ({why})" for layer, why in reasons.items() if why]
+    if bad:
+        raise UnsupportedModelError(
+            f"`{call}` does not cover {'; '.join(bad)}. {instead} Or leave them out: "
+            "`EmpiricalRisk(..., params=[...])`."
+        )
+    return layers
 
 
 def gradient_obstacle(layer: Layer) -> str | None:

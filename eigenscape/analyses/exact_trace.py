@@ -18,18 +18,16 @@ from torch.utils.checkpoint import CheckpointError
 
 from eigenscape.analyses._squared_gradients import (
     SquaredNorm,
-    gradient_obstacle,
+    covered_layers,
     squared_gradients,
 )
-from eigenscape.analyses.layer_curvature import layer_names
 from eigenscape.batches import Batch
 from eigenscape.errors import (
     NonDeterministicRiskError,
     NonFiniteError,
     UnsupportedModelError,
-    WrongTypeError,
 )
-from eigenscape.layers import Layer, Tail, find_layer
+from eigenscape.layers import Layer, Tail
 from eigenscape.losses import CallableLoss
 from eigenscape.operators import MOST_OUTPUTS, curved_operation, exact_roots, have_exact_roots
 from eigenscape.precision import full_precision
@@ -163,30 +161,12 @@ def _summed(risk: EmpiricalRisk, layers: Sequence[Layer]) -> tuple[Tensor, str |
 
 def _covered(risk: EmpiricalRisk) -> list[Layer]:
     """Return the layers that own the risk's parameters; refuse those without a known gradient."""
-    if risk.module is None:
-        raise WrongTypeError(
-            f"`exact_trace(risk)` needs an nn.Module; the model is a pure function. {_INSTEAD}"
-        )
     if isinstance(risk.loss, CallableLoss):
         raise UnsupportedModelError(
             "`exact_trace(risk)` needs CrossEntropy, SquaredError or BinaryCrossEntropy; a loss "
             f"of your own may not be convex in the model's output. {_INSTEAD}"
         )
-    if risk.autocast is not None:
-        raise UnsupportedModelError(
-            "`exact_trace(risk)` is exact; a risk with `autocast=` rounds its forward pass. Make "
-            f"the risk without it. {_INSTEAD}"
-        )
-    layers = [find_layer(risk, name) for name in layer_names(risk)]
-    with risk.evaluating():  # in the mode in which the model will run
-        reasons = [(layer, gradient_obstacle(layer)) for layer in layers]
-    bad = [f"{', '.join(layer.params)} ({why})" for layer, why in reasons if why is not None]
-    if bad:
-        raise UnsupportedModelError(
-            f"`exact_trace(risk)` does not cover {'; '.join(bad)}. {_INSTEAD} Or leave them out: "
-            "`EmpiricalRisk(..., params=[...])`."
-        )
-    return layers
+    return covered_layers(risk, "exact_trace(risk)", _INSTEAD)
 
 
 class _Forward:

@@ -31,7 +31,7 @@ _KNOWN_GLOBAL = {
     "training makes small and nothing makes long. In the first three layers its eigenvalue is 0.9 "
     "to 1.3 times the largest of what class means have beside it, and the two mix; wherever it is "
     "1.5 times that or more the knockout takes 0.96 at least. At paper scale it takes 0.96, 0.17 "
-    "and 0.79 in the last hidden layer, and less before.",
+    "and 0.79 in the last hidden layer, and anything from 0.02 to 1.00 before.",
     "weights": "It cannot hold close to a minimum where the layer has a bias, or a BatchNorm with "
     "a shift b behind it: the mean error with true labels is the loss's slope by that bias, which "
     "is −ηb, so that its share of W is b times the mean input and no more.",

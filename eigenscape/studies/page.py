@@ -120,7 +120,7 @@ def _kind(picture: Picture) -> str:
 
 
 def _pictures(result: StudyResult, folder: Path) -> list[str]:
-    """Draw a result's figures as PNG alone: a page of the documentation needs no PDF."""
+    """Draw a result's figures, as PNG alone since a page needs no PDF, and return their lines."""
     stem, lines = f"{result.study}-{result.scale}", list[str]()
     for path in write_figures(result, folder / _IMAGES / stem) if result.pictures else ():
         if path.suffix != ".png":

@@ -162,8 +162,9 @@ _CLAIMS = (
     ),
 )
 
-# What residuals may be where only products are known: an eigenvalue is within a hundredth then, and
-# shares of masses, of which a tenth may be left, by no more. Edges of bulks take most products.
+# What residuals may be where only products are known: an eigenvalue is within a hundredth for
+# certain, and within its square over the distance to the next where it stands apart. Edges of
+# bulks, where it does not, would take most of the products.
 _ROUGH = 1e-2
 _COLUMNS = 16  # eigenvectors that are multiplied at once
 

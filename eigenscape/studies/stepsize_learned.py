@@ -406,7 +406,7 @@ STUDY = Study(
                     (None, 0.2),
                 ),
                 "learning": {"num_trajectories": 1, "judge_size": 1000},
-                "few": {"num_trajectories": 1, "judge_size": None},
+                "few": {"judge_size": None},
                 "num_rules": 1,
                 "num_tests": 5,
                 "steps": 4000,

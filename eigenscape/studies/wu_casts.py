@@ -1,5 +1,6 @@
 """The networks of Wu: App. D at paper scale, narrow ones on the bundled digits at laptop scale."""
 
+import dataclasses
 from typing import Any
 
 from eigenscape.studies.cast import Cast
@@ -74,10 +75,11 @@ DEEP = (
 
 # Deeper networks, on CIFAR-10: momentum of 0.9 moves them as far in a tenth of the epochs.
 _SHORT = Recipe(epochs=100, batch_size=128, optimizer=SGD(0.01, momentum=0.9), tf32=True)
-_SHORTER = Recipe(epochs=60, batch_size=128, optimizer=SGD(0.01, momentum=0.9), tf32=True)
 VGG = _cast("VGG11-W32", "cifar10", _SHORT, THREE, normalise=_CIFAR)
 VGG_WIDE = _cast("VGG11-W64", "cifar10", _SHORT, (0,), normalise=_CIFAR)
-RESNET = _cast("ResNet18-W16", "cifar10", _SHORTER, (0, 1), normalise=_CIFAR)
+RESNET = _cast(
+    "ResNet18-W16", "cifar10", dataclasses.replace(_SHORT, epochs=60), (0, 1), normalise=_CIFAR
+)
 
 _DIGITS = Recipe(epochs=100, batch_size=32, optimizer=SGD(0.05))
 SMALL_MLP = Cast("F-48^2", "digits", _DIGITS, (0, 1, 2, 3), keep_epochs=(1, 10, 30))
