@@ -179,9 +179,7 @@ def take_spectrum(
         values = torch.linalg.eigvalsh(operator.to_dense()).flip(0).cpu()
         ones = torch.ones(n - k, dtype=torch.float64)
         return Spectrum(values[:k], values[k:], ones, float(values[-1]), n, 0)
-    is_long = n >= LONG
-    # With many classes it may be more: 2k are the least that `eigsh` takes.
-    limit = max(_LONG_PRODUCTS, 10 * k) if is_long else None
+    is_long, limit = n >= LONG, most_products(n, k)
     tolerance = _LONG_TOLERANCE if is_long else TOLERANCE
     pairs = eigsh(operator, num_pairs=k, tolerance=tolerance, max_products=limit, progress=progress)
     steps, probes = (LONG_STEPS, 1) if is_long else (NUM_STEPS, NUM_PROBES)
@@ -196,6 +194,12 @@ def take_spectrum(
         n,
         pairs.num_products + rest.num_products,
     )
+
+
+def most_products(size: int, num_pairs: int) -> int | None:
+    """Return how many products eigenpairs of long vectors may take; None for others."""
+    # With many classes it may be more: two a pair are the least that `eigsh` takes.
+    return max(_LONG_PRODUCTS, 10 * num_pairs) if size >= LONG else None
 
 
 def hessian_parts(

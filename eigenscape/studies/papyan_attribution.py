@@ -32,6 +32,7 @@ from eigenscape.studies._whole_spectra import (
     gradient_parts,
     held_out_risk,
     hessian_parts,
+    most_products,
     span_of,
     span_parts,
     take_spectrum,
@@ -251,7 +252,8 @@ def _look(
     label, drawn = networks.cast.label, seed == networks.cast.seeds[0]
     stages = itertools.count(1)
     ticker = Ticker(workshop.progress, f"knockouts, {label}", len(jobs) + 2 + drawn * len(knocked))
-    numbers = {"papyan.table1.hessian.bulk": _smaller_bulk(whole, C, workshop.progress)}
+    known = gradients if isinstance(gradients, ClassSpan) else None
+    numbers = {"papyan.table1.hessian.bulk": _smaller_bulk(whole, C, workshop.progress, known)}
     ticker.tick(next(stages))
     del whole
     scores: dict[str, Attribution] = {}
@@ -259,12 +261,14 @@ def _look(
         A, B, k = jobs.pop(name)  # H, of which a GPU holds much, is not used after the first
         if 0 < k < risk.space.size - 1:
             draws = options["num_draws"] if name in _JUDGED.values() else 0
+            is_known = isinstance(A, Dense)
             scores[name] = attribution(
                 A,
                 B,
                 num_outliers=k,
                 which="largest",
-                tolerance=1e-3 if isinstance(A, Dense) else _ROUGH,
+                tolerance=1e-3 if is_known else _ROUGH,
+                max_products=None if is_known else most_products(A.space.size, k),
                 num_draws=draws,
                 progress=workshop.progress,
             )
@@ -361,15 +365,21 @@ def _bulk_share_by_products(gradients: ClassGradients, pairs: EigenPairs) -> flo
 
 
 def _smaller_bulk(
-    whole: Mapping[str, LinearOperator], C: int, progress: ProgressCallback | None
+    whole: Mapping[str, LinearOperator],
+    C: int,
+    progress: ProgressCallback | None,
+    span: ClassSpan | None = None,
 ) -> float:
-    """Return by how much the bulk of G is smaller than that of H."""
-    away = min(C * C, whole["H"].space.size // 4)
-    G, H = (
-        take_spectrum(whole[name], min(C, away), progress=progress).bulk_mean(max(away - C, 0))
-        for name in "GH"
-    )
-    return 1.0 - G / H
+    """Return by how much the bulk of G is smaller than that of H; the span has all of G."""
+    n = whole["H"].space.size
+    away = min(C * C, n // 4)
+
+    def mean(name: str) -> float:
+        spectrum = take_spectrum(whole[name], min(C, away), progress=progress)
+        return spectrum.bulk_mean(max(away - C, 0))
+
+    G = mean("G") if span is None else float(span.values[away:].sum()) / (n - away)
+    return 1.0 - G / mean("H")
 
 
 def _plain_mean(gradients: ClassGradients | ClassSpan) -> Dense:

@@ -147,25 +147,29 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         for cast in setting.casts
     ]
     looks = [look for networks, _ in found for look in networks]
-    measured = _measured(looks)
-    pictures = [picture for networks, _ in found for picture in _pictures(networks)]
+    measured = _measured(looks) if looks else {}
+    pictures = [picture for networks, _ in found if networks for picture in _pictures(networks)]
     products = sum(look.num_products for look in looks)
     deflations = [deflation for _, deflation in found if deflation is not None]
     for deflated in deflations[-1:]:
         measured |= deflated.measured()
         pictures.append(deflated.picture())
         products += deflated.num_products
-    return Outcome(measured, tuple(pictures), (_sheet(looks),), (), products)
+    sheets = (_sheet(looks),) if looks else ()
+    return Outcome(measured, tuple(pictures), sheets, (), products)
 
 
 def _of_cast(
     cast: Cast, setting: Setting, workshop: Workshop
 ) -> tuple[tuple[SpectraLook, ...], "SpectraDeflation | None"]:
     networks, samples = workshop.networks(cast), setting.options["samples"]
-    looks = [look for seed in cast.seeds for look in _looks(workshop, networks, seed, samples)]
-    if cast in casts.VGG:  # Fig. 17 has another network, whether or not it is there
+    # At paper scale Fig. 17 has a network of its own, and the other figures do not show it.
+    seeds = () if cast == casts.RESNET_FEW else cast.seeds
+    looks = [look for seed in seeds for look in _looks(workshop, networks, seed, samples)]
+    if cast in casts.VGG:
         return tuple(looks), None
-    return tuple(looks), SpectraDeflation.of(networks, looks[0], samples, workshop.progress)
+    bare = looks[0].bare if looks else None
+    return tuple(looks), SpectraDeflation.of(networks, bare, samples, workshop.progress)
 
 
 def _looks(
@@ -244,7 +248,7 @@ class SpectraDeflation:
         outliers: What subspace iteration found, descending.
         bare: The density of all.
         rest: That without outliers.
-        num_products: Products spent beside those of the first density.
+        num_products: Products spent, without those of a density that was there.
     """
 
     label: str
@@ -257,13 +261,13 @@ class SpectraDeflation:
     def of(
         cls,
         networks: Networks,
-        look: SpectraLook,
+        bare: SpectralDensity | None,
         samples: int | None,
         progress: ProgressCallback | None,
     ) -> "SpectraDeflation":
-        """Deflate the Hessian of a look on training data."""
-        risk = seen_risk(networks, look.seed, samples)
-        H, C = formed(Hessian(risk)), look.num_classes
+        """Deflate the Hessian of the first network on training data; find `bare` if need be."""
+        risk = seen_risk(networks, networks.cast.seeds[0], samples)
+        H, C = formed(Hessian(risk)), networks.data.num_classes or 0
         pairs = subspace_iteration(
             H,
             num_pairs=C,
@@ -272,10 +276,12 @@ class SpectraDeflation:
             tolerance=1e-3,
             progress=progress,
         )
-        bare = paper_density(H, 128) if look.bare is None else look.bare
         rest = paper_density(H, 128, pairs)
         spent = pairs.num_products + rest.num_products
-        return cls(look.label, pairs.values.cpu(), bare, rest, spent)
+        if bare is None:
+            bare = paper_density(H, 128)
+            spent += bare.num_products
+        return cls(networks.cast.label, pairs.values.cpu(), bare, rest, spent)
 
     def measured(self) -> dict[str, Measured]:
         """Return the numbers of Fig. 17."""

@@ -127,6 +127,20 @@ def test_networks_of_other_figures_are_not_deflated(
     ]
 
 
+def test_the_network_of_fig_17_alone_is_only_deflated(
+    result: StudyResult, shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(papyan_casts, "RESNET_FEW", NARROW)
+    kept = dataclasses.replace(shop, parts=tmp_path)
+    for _ in range(2):  # measured, and read again
+        found = measure(Setting((NARROW,), {"samples": None}), kept)
+        ours = {id: each.ours for id, each in found.measured.items()}
+        assert ours == {id: n for id, n in numbers_of(result).items() if "fig17" in id}
+        assert [picture.name for picture in found.pictures] == ["fig17"]
+        assert found.pictures[0] == result.pictures[-1]
+        assert (found.sheets, found.num_products > 0) == ((), True)
+
+
 def test_sessions_add_up(empty_shop: Workshop, tmp_path: Path) -> None:
     """What is measured in one and what in the next, when the networks of the first are gone."""
     first, second = (
