@@ -10,11 +10,10 @@ mean square over a tensor, so there is one kernel before that is known, one that
 sums of spans, and one after. The way back has the same seam, at the mean product of w's feature
 and its slope. Nothing is added up in an order that depends on the run.
 
-Hidden units are tiles (B, C, L) of B·L weights and C units, filled up with zeros to a power of two.
-Triton gives the last axis to neighbouring threads first and then the middle one, so B and L say
-what a thread has. On the way forward L is all weights: a thread has one with all its units, and
-needs no other thread. On the way back, where all is summed over weights, B is 8 and L is 4: most of
-a sum is a thread's own. Products are in full precision, never in TF32.
+Hidden units are tiles (C, L) of L weights and C units, filled up with zeros to a power of two; the
+22 features of a weight are two tiles of 16 rows, so that what is multiplied are small matrices, for
+which a GPU has units of their own. These read ten bits of a number; so numbers are split into two,
+and three products of the parts added up, which leaves the rounding of float32.
 """
 
 from typing import Any
@@ -38,13 +37,10 @@ from eigenscape.stepsize.update_rule import (
 if len(DECAYS) != 5 or NUM_FEATURES != 31:
     raise AssertionError("the kernels are written for 22 features of a weight and 9 of a step")
 
-# Weights of a tile, and warps, of each kernel. On the way back (B, L), and one warp: more of them
-# would share the hidden units of a weight.
-_SEE, _MOVE, _BACK, _THROUGH = (256, 8), (256, 8), (8, 4), (256, 8)
-_PIECES = 4  # of a span on the way back, each of one program: its tiles are small
-_PROGRAMS = 2048  # on the way back, at most; each leaves sums for the whole rule
-_REGISTERS = 168  # of a thread there, so that enough programs fit; twice the units take all 255
-_JOINED = (256, 1024)  # rows of sums loaded at once: of squares, and of slopes
+# Weights of a tile, and warps, of each kernel.
+_SEE, _MOVE, _BACK, _THROUGH = (256, 8), (128, 4), (64, 2), (256, 8)
+_PROGRAMS = 1024  # on the way back, at most; each leaves sums for the whole rule
+_JOINED = 256  # rows of sums that are loaded at once
 _COLUMNS = 8  # of slopes that a program adds up
 
 Places = tuple[Tensor, Tensor, Tensor]
@@ -111,13 +107,13 @@ class _Step(Function):
         )  # fmt: skip
         _find_units[T, p](
             *(squares, tensors, rows, clock, units, base, S),
-            UNDER_MEAN=UNDER_MEAN, C=C, J=_JOINED[0], num_warps=8,
+            UNDER_MEAN=UNDER_MEAN, C=C, J=_JOINED, num_warps=8,
         )  # fmt: skip
         seen = w, g, new_m, new_v, units, base, rows, spans
         L, warps = _MOVE
         _move[S, p](
             *(*seen, new_w, n, T, scale, exponent),
-            UNDER_ROOT=UNDER_ROOT, C=C, B=1, L=L, num_warps=warps,
+            UNDER_ROOT=UNDER_ROOT, C=C, L=L, num_warps=warps, num_stages=1,
         )  # fmt: skip
         ctx.save_for_backward(*seen, tensors, clock)
         ctx.numbers = scale, exponent
@@ -133,22 +129,20 @@ class _Step(Function):
         *seen, tensors, clock = ctx.saved_tensors
         w, units, rows, spans = seen[0], seen[4], seen[6], seen[7]
         (p, n), C, S, T = w.shape, rows.shape[2], len(spans), len(tensors)
-        items = S * _PIECES  # of each network, whose slopes are added up apart
-        each = triton.cdiv(items, max(1, _PROGRAMS // p))
-        parts = triton.cdiv(items, each)
+        each = triton.cdiv(S, max(1, _PROGRAMS // p))  # spans of a program, all of one network
+        parts = triton.cdiv(S, each)
         to_w, to_rows = torch.empty_like(w), torch.empty_like(rows)
-        products, sums = w.new_empty(p, items), w.new_empty(p, parts, 27, C)
-        B, L = _BACK
+        products, sums = w.new_empty(p, S), w.new_empty(p, parts, 27, C)
+        L, warps = _BACK
         _back[parts, p](
-            *(*seen, slope.contiguous(), to_w, products, sums, n, T, items, each, *ctx.numbers),
-            UNDER_ROOT=UNDER_ROOT, C=C, B=B, L=L, PIECES=_PIECES, num_warps=1,
-            maxnreg=_REGISTERS if C <= 32 else 255,
+            *(*seen, slope.contiguous(), to_w, products, sums, n, T, S, each, *ctx.numbers),
+            UNDER_ROOT=UNDER_ROOT, C=C, L=L, num_warps=warps, num_stages=1,
         )  # fmt: skip
         R, warps = _THROUGH
         sides = C // _COLUMNS
         _through[36 * sides + S, p](
             *(w, units, spans, tensors, products, to_w, sums, clock, to_rows, n, T, S, parts),
-            PIECES=_PIECES, C=C, SIDES=sides, R=R, J=_JOINED[1], num_warps=warps,
+            C=C, SIDES=sides, R=R, J=_JOINED, num_warps=warps,
         )  # fmt: skip
         return to_w, None, None, None, to_rows, None, None, None, None, None, None
 
@@ -216,139 +210,148 @@ def _find_units(
 
 
 @triton.jit
-def _feature(
-    k: tl.constexpr, w, g, m, v, units, own, place, inside, n, UNDER_ROOT: tl.constexpr
-):  # fmt: skip
-    """Return feature k of weights, in its unit; their places are `own` in w and g."""
-    if k == 0:
-        x = tl.load(w + own, mask=inside, other=0.0)
-    elif k == 1:
-        x = tl.load(g + own, mask=inside, other=0.0)
-    else:
-        place += (k - 2) % 5 * n
-        if k < 7:
-            x = tl.load(m + place, mask=inside, other=0.0)
-        elif k < 12:
-            x = tl.load(v + place, mask=inside, other=0.0)
-        else:
-            x = tl.rsqrt(tl.load(v + place, mask=inside, other=0.0) + UNDER_ROOT)
-            if k < 17:
-                x *= tl.load(m + place, mask=inside, other=0.0)
-    return x * tl.load(units + k)
+def _features(w, g, m, v, units, own, place, inside, n, UNDER_ROOT: tl.constexpr):
+    """Return what weights have in two tiles (16, L) in parts, each feature in its unit.
+
+    The first has features 0 to 11 (w, g, m and v) and a row of ones, the second 12 to 21. Other
+    rows are zero, and so are weights over the end. Places are `own` in w and g.
+    """
+    row, inside = tl.arange(0, 16)[:, None], inside[None, :]
+    first = tl.load(w + own[None, :], mask=inside & (row == 0), other=0.0)
+    first += tl.load(g + own[None, :], mask=inside & (row == 1), other=0.0)
+    at = (row - 2) % 5 * n + place[None, :]  # of the same decay in m and in v
+    first += tl.load(m + at, mask=inside & (row >= 2) & (row < 7), other=0.0)
+    first += tl.load(v + at, mask=inside & (row >= 7) & (row < 12), other=0.0)
+    first *= tl.load(units + row)
+    first = tl.where(inside & (row == 12), 1.0, first)
+    at = row % 5 * n + place[None, :]
+    second = tl.rsqrt(tl.load(v + at, mask=inside & (row < 10), other=1.0) + UNDER_ROOT)
+    second *= tl.load(m + at, mask=inside & (row < 5), other=1.0)
+    second *= tl.load(units + tl.where(row < 10, 12 + row, 0))
+    return _parted(first), _parted(tl.where(inside & (row < 10), second, 0.0))
 
 
 @triton.jit
-def _hidden(
-    w, g, m, v, units, base, rows, own, place, inside, n,
-    UNDER_ROOT: tl.constexpr, C: tl.constexpr, B: tl.constexpr, L: tl.constexpr,
-):  # fmt: skip
-    """Return hidden units of weights before their ReLU (B, C, L)."""
-    unit = tl.arange(0, C)
-    h = tl.zeros((B, C, L), dtype=tl.float32) + tl.load(base + unit)[None, :, None]
-    for k in tl.static_range(22):
-        x = _feature(k, w, g, m, v, units, own, place, inside, n, UNDER_ROOT)
-        h += tl.load(rows + k * C + unit)[None, :, None] * x[:, None, :]
-    return h
+def _parted(x):
+    """Return the ten leading bits of numbers, and what is left of them."""
+    large = (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+    return large, x - large
 
 
 @triton.jit
-def _outputs(h, rows, inside, C: tl.constexpr):
-    """Return direction and magnitude of weights (B, L), and what they are made of."""
+def _with_product(total, x, y):
+    """Add a product of two matrices that are given in parts; that of the small ones is rounding."""
+    total = tl.dot(x[0], y[1], total, input_precision="tf32")
+    total = tl.dot(x[1], y[0], total, input_precision="tf32")
+    return tl.dot(x[0], y[0], total, input_precision="tf32")
+
+
+@triton.jit
+def _turned(x):
+    """Return the transposes of both parts."""
+    return tl.trans(x[0]), tl.trans(x[1])
+
+
+@triton.jit
+def _rows_of(rows, C: tl.constexpr):
+    """Return what hidden units take of both tiles of features (C, 16), in parts."""
+    row, unit = tl.arange(0, 16)[None, :], tl.arange(0, C)[:, None]
+    first = tl.load(rows + row * C + unit, mask=row < 12, other=0.0)
+    second = tl.load(rows + (12 + row) * C + unit, mask=row < 10, other=0.0)
+    return _parted(first), _parted(second)
+
+
+@triton.jit
+def _outputs(base, rows, into, features, inside, C: tl.constexpr, L: tl.constexpr):
+    """Return hidden units before their ReLU and after (C, L), and both outputs of weights (L,)."""
     unit = tl.arange(0, C)
-    along = tl.load(rows + 32 * C + unit)[None, :, None]
-    grown = tl.load(rows + 33 * C + unit)[None, :, None]
+    h = tl.zeros((C, L), dtype=tl.float32) + tl.load(base + unit)[:, None]
+    h = _with_product(_with_product(h, into[0], features[0]), into[1], features[1])
     active = tl.where(h <= 0, 0.0, h)  # and what is not a number stays none
-    direction = tl.sum(along * active, axis=1) + tl.load(rows + 34 * C)
+    along, grown = tl.load(rows + 32 * C + unit), tl.load(rows + 33 * C + unit)
+    direction = tl.sum(along[:, None] * active, axis=0) + tl.load(rows + 34 * C)
     # What is over the end has any magnitude at all, perhaps one too large for `exp`.
-    magnitude = tl.sum(grown * active, axis=1) + tl.load(rows + 35 * C)
-    return along, grown, active, direction, tl.where(inside, magnitude, 0.0)
+    magnitude = tl.sum(grown[:, None] * active, axis=0) + tl.load(rows + 35 * C)
+    return h, active, direction, tl.where(inside, magnitude, 0.0)
 
 
 @triton.jit
 def _move(
     w, g, m, v, units, base, rows, spans, new_w, n, num_tensors, size, exponent,
-    UNDER_ROOT: tl.constexpr, C: tl.constexpr, B: tl.constexpr, L: tl.constexpr,
+    UNDER_ROOT: tl.constexpr, C: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
     """Move the weights of a span."""
     span, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
     start, stop = tl.load(spans + 3 * span), tl.load(spans + 3 * span + 1)
     units += (network * num_tensors + tl.load(spans + 3 * span + 2)) * 32
     base, rows = base + network * C, rows + network * (36 * C)
-    for begin in range(start, stop, B * L):
-        column = begin + tl.arange(0, B)[:, None] * L + tl.arange(0, L)[None, :]
+    into = _rows_of(rows, C)
+    for begin in range(start, stop, L):
+        column = begin + tl.arange(0, L)
         inside = column < stop
         own, place = network * n + column, network * (5 * n) + column
-        h = _hidden(w, g, m, v, units, base, rows, own, place, inside, n, UNDER_ROOT, C, B, L)
-        _, _, _, direction, magnitude = _outputs(h, rows, inside, C)
+        features = _features(w, g, m, v, units, own, place, inside, n, UNDER_ROOT)
+        _, _, direction, magnitude = _outputs(base, rows, into, features, inside, C, L)
         w_here = tl.load(w + own, mask=inside, other=0.0)
         update = size * direction * tl.exp(exponent * magnitude)
         tl.store(new_w + own, w_here - update, mask=inside)
 
 
 @triton.jit
-def _with(total, k: tl.constexpr, x):
-    """Add the sums of x (B, C, L) over weights to row k."""
-    found = tl.sum(tl.sum(x, axis=0), axis=1)
-    return total + tl.where(tl.arange(0, 32)[:, None] == k, found[None, :], 0.0)
-
-
-@triton.jit
 def _back(
     w, g, m, v, units, base, rows, spans, slopes, to_w, products, sums,
-    n, num_tensors, items, each, size, exponent,
-    UNDER_ROOT: tl.constexpr, C: tl.constexpr, B: tl.constexpr, L: tl.constexpr,
-    PIECES: tl.constexpr,
+    n, num_tensors, num_spans, each, size, exponent,
+    UNDER_ROOT: tl.constexpr, C: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Write slopes by w as if units were given, and add up those by the rule, over some pieces."""
-    part, unit, row = tl.program_id(0), tl.arange(0, C), tl.arange(0, 32)[:, None]
+    """Write slopes by w as if units were given, and add up those by the rule, over some spans."""
+    part, unit, row = tl.program_id(0), tl.arange(0, C), tl.arange(0, 16)[:, None]
     network = tl.program_id(1).to(tl.int64)
     base, rows = base + network * C, rows + network * (36 * C)
-    total = tl.zeros((32, C), dtype=tl.float32)
-    ends = tl.zeros((B, L), dtype=tl.float32), tl.zeros((B, L), dtype=tl.float32)
-    for item in range(part * each, tl.minimum((part + 1) * each, items)):
-        span = item // PIECES
+    into = _rows_of(rows, C)
+    along, grown = tl.load(rows + 32 * C + unit)[:, None], tl.load(rows + 33 * C + unit)[:, None]
+    of_w = tl.load(rows + unit)[:, None]
+    first, second = tl.zeros((16, C), dtype=tl.float32), tl.zeros((16, C), dtype=tl.float32)
+    last = tl.zeros((16, C), dtype=tl.float32)
+    ends = tl.zeros((L,), dtype=tl.float32), tl.zeros((L,), dtype=tl.float32)
+    for span in range(part * each, tl.minimum((part + 1) * each, num_spans)):
         start, stop = tl.load(spans + 3 * span), tl.load(spans + 3 * span + 1)
         own_units = units + (network * num_tensors + tl.load(spans + 3 * span + 2)) * 32
-        length = tl.cdiv(stop - start, PIECES * B * L) * (B * L)
-        start += item % PIECES * length
-        product = tl.zeros((B, L), dtype=tl.float32)
-        for begin in range(start, tl.minimum(start + length, stop), B * L):
-            column = begin + tl.arange(0, B)[:, None] * L + tl.arange(0, L)[None, :]
+        product = tl.zeros((L,), dtype=tl.float32)
+        for begin in range(start, stop, L):
+            column = begin + tl.arange(0, L)
             inside = column < stop
             own, place = network * n + column, network * (5 * n) + column
-            h = _hidden(
-                w, g, m, v, own_units, base, rows, own, place, inside, n, UNDER_ROOT, C, B, L
-            )
-            along, grown, active, direction, magnitude = _outputs(h, rows, inside, C)
+            features = _features(w, g, m, v, own_units, own, place, inside, n, UNDER_ROOT)
+            h, active, direction, magnitude = _outputs(base, rows, into, features, inside, C, L)
             slope = tl.load(slopes + own, mask=inside, other=0.0)
             d0 = -slope * size * tl.exp(exponent * magnitude)
             d1 = exponent * direction * d0
-            dh = tl.where(h <= 0, 0.0, along * d0[:, None, :] + grown * d1[:, None, :])
-            through = tl.sum(tl.load(rows + unit)[None, :, None] * dh, axis=1)
-            through *= tl.load(own_units)
+            dh = tl.where(h <= 0, 0.0, along * d0[None, :] + grown * d1[None, :])
+            through = tl.sum(of_w * dh, axis=0) * tl.load(own_units)
             product += through * tl.load(w + own, mask=inside, other=0.0)
             tl.store(to_w + own, slope + through, mask=inside)
-            for k in tl.static_range(22):
-                # Made once more: to hold them takes more registers than there are.
-                x = _feature(k, w, g, m, v, own_units, own, place, inside, n, UNDER_ROOT)
-                total = _with(total, k, dh * x[:, None, :])
-            total = _with(total, 22, dh)
-            total = _with(total, 23, active * d0[:, None, :])
-            total = _with(total, 24, active * d1[:, None, :])
+            slopes_h = _turned(_parted(dh))
+            first = _with_product(first, features[0], slopes_h)
+            second = _with_product(second, features[1], slopes_h)
+            both = tl.where(row == 0, d0[None, :], tl.where(row == 1, d1[None, :], 0.0))
+            last = _with_product(last, _parted(both), _turned(_parted(active)))
             ends = ends[0] + d0, ends[1] + d1
-        tl.store(products + network * items + item, tl.sum(tl.sum(product, axis=0), axis=0))
-    sums += (network * tl.num_programs(0) + part) * (27 * C)
-    tl.store(sums + row * C + unit[None, :], total, mask=row < 25)
+        tl.store(products + network * num_spans + span, tl.sum(product, axis=0))
+    sums += (network * tl.num_programs(0) + part) * (27 * C) + unit[None, :]
+    # Row 12 of the first tile is that of ones, for the biases.
+    tl.store(sums + tl.where(row == 12, 22, row) * C, first, mask=row < 13)
+    tl.store(sums + (12 + row) * C, second, mask=row < 10)
+    tl.store(sums + (23 + row) * C, last, mask=row < 2)
     for j in tl.static_range(2):
-        last = tl.sum(tl.sum(ends[j], axis=0), axis=0)
-        tl.store(sums + (25 + j) * C + unit, tl.where(unit == 0, last, 0.0))
+        total = tl.where(unit == 0, tl.sum(ends[j], axis=0), 0.0)
+        tl.store(sums + (25 + j) * C, total[None, :])
 
 
 @triton.jit
 def _through(
     w, units, spans, tensors, products, to_w, sums, clock, to_rows,
     n, num_tensors, num_spans, parts,
-    PIECES: tl.constexpr, C: tl.constexpr, SIDES: tl.constexpr, R: tl.constexpr, J: tl.constexpr,
+    C: tl.constexpr, SIDES: tl.constexpr, R: tl.constexpr, J: tl.constexpr,
 ):  # fmt: skip
     """Add up slopes by the rule; or finish those by the weights of a span."""
     program, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -360,11 +363,11 @@ def _through(
         tensor = tl.load(spans + 3 * span + 2)
         unit = tl.load(units + (network * num_tensors + tensor) * 32)
         first, last = tl.load(tensors + 3 * tensor), tl.load(tensors + 3 * tensor + 1)
-        products += network * (num_spans * PIECES)
+        products += network * num_spans
         total = tl.zeros((J,), dtype=tl.float32)
-        for begin in range(first * PIECES, last * PIECES, J):
+        for begin in range(first, last, J):
             at = begin + tl.arange(0, J)
-            total += tl.load(products + at, mask=at < last * PIECES, other=0.0)
+            total += tl.load(products + at, mask=at < last, other=0.0)
         mean = tl.sum(total, axis=0) / tl.load(tensors + 3 * tensor + 2)
         start, stop = tl.load(spans + 3 * span), tl.load(spans + 3 * span + 1)
         for begin in range(start, stop, R):

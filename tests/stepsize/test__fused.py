@@ -27,15 +27,15 @@ from eigenscape.stepsize.problems import draw_problems
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 P, SIZES, N = 2, (7, 5, 3), 58  # tensors of 35, 5, 15 and 3 weights
 STATE, SLOPES = ("w", "m", "v"), ("w", "first", "second", "biases", "last biases")
-SMALL = {"_SEE": (8, 1), "_MOVE": (8, 1), "_THROUGH": (8, 1), "_BACK": (2, 2)}
-SMALL |= {"_PIECES": 2, "_PROGRAMS": 5, "_JOINED": (2, 4)}
+SMALL = {"_SEE": (8, 1), "_MOVE": (16, 1), "_THROUGH": (8, 1), "_BACK": (16, 1)}
+SMALL |= {"_PROGRAMS": 5, "_JOINED": 2}
 
 
 @pytest.fixture(params=["small", "own"])
 def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have tiles of few weights, several in all that holds some, the last not full; or our own."""
     if request.param == "small":
-        monkeypatch.setattr(_stepping, "SPAN", 16)
+        monkeypatch.setattr(_stepping, "SPAN", 32)
         for name, value in SMALL.items():
             monkeypatch.setattr(_fused, name, value)
 
