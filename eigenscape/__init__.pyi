@@ -39,6 +39,7 @@ from eigenscape.analyses import separation as separation
 from eigenscape.analyses import spectral_distance as spectral_distance
 from eigenscape.analyses import squared_block_norms as squared_block_norms
 from eigenscape.analyses import stripes as stripes
+from eigenscape.data import token_samples as token_samples
 from eigenscape.knockout import projection_knockout as projection_knockout
 from eigenscape.knockout import subtraction_knockout as subtraction_knockout
 from eigenscape.linalg import Hutchinson as Hutchinson

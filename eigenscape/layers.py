@@ -7,7 +7,7 @@ elsewhere, breaks the premise; `capture_tail` notices the first, `find_layer` th
 that PyTorch knows of.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +169,115 @@ def capture_tail(
     return Tail(args, kwargs, output, prediction, total)
 
 
+class SampleRows:
+    """Refuses layers whose inputs and outputs do not begin with the samples.
+
+    For all that takes rows of a layer by the numbers of samples. A model that puts positions first,
+    or folds them into the samples, has layers with other rows.
+    """
+
+    def __init__(self, call: str, instead: str) -> None:
+        """Begin with no batch looked at.
+
+        Args:
+            call: The user's call, for messages.
+            instead: What to do in place of it.
+        """
+        self._call, self._instead = call, instead
+        self._has_looked = False
+
+    def require(
+        self,
+        layers: Sequence[Layer],
+        prediction: Tensor,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor] = (),
+    ) -> None:
+        """Compare shapes of every batch, and derivatives of the first that has several samples.
+
+        Cost: two backward passes from the model's output to the layers', of that one batch.
+
+        Args:
+            layers: The layers, the same at every batch.
+            prediction: The model's output (samples, …), with its graph.
+            outputs: What the layers gave, which the graph depends on.
+            inputs: What they took, where that matters.
+
+        Raises:
+            UnsupportedModelError: If a layer's rows are not samples, or samples mix behind it.
+        """
+        seen = [*zip(layers, outputs, strict=True), *zip(layers, inputs, strict=False)]
+        for layer, tensor in seen:
+            self.require_shape(layer, tensor, len(prediction))
+        for layer, first, others in self._looked_at(layers, prediction, outputs):
+            # There may be as many positions as samples.
+            if bool(first[1:].any()) or bool(others[0].any()):
+                raise UnsupportedModelError(
+                    f"`{self._call}` needs layers with one sample in each row; at '{layer.name}' a "
+                    "sample's output depends on other rows, too: the first dimension is not that "
+                    "of the samples (`batch_first=False`), or samples change each other's outputs "
+                    f"(batch statistics). Let layers see (samples, …). {self._instead}"
+                )
+
+    def require_shape(self, layer: Layer, tensor: object, num_samples: int) -> None:
+        """Refuse a layer if what goes in or comes out has another number of rows than samples.
+
+        Args:
+            layer: The layer.
+            tensor: What goes in or comes out.
+            num_samples: How many samples there are.
+
+        Raises:
+            UnsupportedModelError: If it has other rows, or is no tensor.
+        """
+        if not isinstance(tensor, Tensor) or tensor.shape[:1] != (num_samples,):
+            got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise UnsupportedModelError(
+                f"`{self._call}` needs layers whose inputs and outputs begin with the "
+                f"{num_samples} rows of the model's output, its samples; '{layer.name}' has {got}. "
+                "Let layers see (samples, …): `batch_first=True`, and no positions folded into "
+                f"samples. {self._instead}"
+            )
+
+    def require_unmixed(self, layer: Layer, prediction: Tensor, output: Tensor) -> None:
+        """Refuse a layer behind which samples mix, whatever the order of its rows.
+
+        Args:
+            layer: The layer.
+            prediction: As for `require`.
+            output: As for `require`.
+
+        Raises:
+            UnsupportedModelError: If two samples' outputs depend on one entry of the layer's.
+        """
+        for _, first, others in self._looked_at([layer], prediction, [output]):
+            if bool(((first != 0) & (others != 0)).any()):
+                raise UnsupportedModelError(
+                    f"`{self._call}` needs samples that do not change each other's outputs; behind "
+                    f"'{layer.name}' they do (batch statistics, or an output whose rows are no "
+                    f"samples). {self._instead}"
+                )
+
+    def _looked_at(
+        self, layers: Sequence[Layer], prediction: Tensor, outputs: Sequence[Tensor]
+    ) -> Iterator[tuple[Layer, Tensor, Tensor]]:
+        """Yield slopes of the first sample's outputs and of all others', of one batch alone."""
+        if self._has_looked or len(prediction) < 2 or not prediction.requires_grad:
+            return
+        self._has_looked = True
+        # Not the plain sum of a sample's outputs: behind a normalisation that is constant.
+        generator = torch.Generator().manual_seed(0)
+        weights = torch.randn(prediction.shape[1:], generator=generator, dtype=torch.float64)
+        seed = torch.zeros_like(prediction)
+        seed[0] = weights
+        settings: Any = dict(retain_graph=True, materialize_grads=True)
+        first = torch.autograd.grad(prediction, outputs, seed, **settings)
+        others = torch.autograd.grad(prediction, outputs, weights.to(seed) - seed, **settings)
+        for layer, one, rest in zip(layers, first, others, strict=True):
+            # NaN says nothing about who depends on whom, and is refused elsewhere.
+            yield layer, one.nan_to_num(0.0, 0.0, 0.0), rest.nan_to_num(0.0, 0.0, 0.0)
+
+
 def _has_saving_hooks() -> bool:
     """Tell whether something else than the graph holds what the next operation saves."""
     try:
@@ -244,7 +353,7 @@ def is_lookup(layer: Layer) -> bool:
 
 def input_numbers(tail: Tail) -> Tensor:
     """Return the numbers (N, P) of the rows that a layer with `is_lookup` picks."""
-    x = _input(tail)
+    x = layer_input(tail)
     return x.reshape(x.shape[0], -1)
 
 
@@ -261,7 +370,7 @@ def input_vectors(layer: Layer, tail: Tail) -> Tensor:
         The vectors at all P positions; P = 1 for plain vectors.
     """
     module = layer.module
-    x = _input(tail)
+    x = layer_input(tail)
     if isinstance(module, nn.Conv1d | nn.Conv2d):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
         x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
@@ -319,7 +428,8 @@ def from_matrices(layer: Layer, matrices: Tensor) -> Tensor:
     return rows
 
 
-def _input(tail: Tail) -> Tensor:
+def layer_input(tail: Tail) -> Tensor:
+    """Return what a layer took, the first of its inputs."""
     x: Tensor = tail.args[0] if tail.args else next(iter(tail.kwargs.values()))
     return x.detach()
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from eigenscape.analyses._squared_gradients import by_position, covered_layers, normalised
 from eigenscape.batches import Batch
 from eigenscape.errors import UnsupportedModelError
-from eigenscape.layers import Layer, capture_tail, input_vectors
+from eigenscape.layers import Layer, SampleRows, capture_tail, input_vectors, layer_input
 from eigenscape.operators import MOST_OUTPUTS, exact_roots, have_exact_roots
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.risk import EmpiricalRisk, leaf_copies
@@ -48,7 +48,7 @@ def gradient_gram(
     Raises:
         WrongTypeError: If the model is a pure function.
         UnsupportedModelError: If a layer or the output is of another kind, if weights are used
-            elsewhere than in their layer, or if samples change each other's outputs.
+            elsewhere than in their layer, or if a layer's rows are not samples or mix later.
     """
     layers = covered_layers(risk, call, _INSTEAD, tables=False)
     found: Tensor | None = None
@@ -69,6 +69,7 @@ def gradient_gram(
 
 def _seen(risk: EmpiricalRisk, layer: Layer, call: str) -> list[_Rows]:
     """Return x and s of a layer over all data, one pair for each matrix it has."""
+    rows = SampleRows(call, _INSTEAD)
     inputs: list[Tensor] = []
     slopes: list[Tensor] = []
     module = layer.module
@@ -76,6 +77,7 @@ def _seen(risk: EmpiricalRisk, layer: Layer, call: str) -> list[_Rows]:
     for batch in risk.batches:
         tail = capture_tail(risk, layer, batch, must_matter=False)
         _require_output(tail.prediction, batch, call)
+        rows.require([layer], tail.prediction, [tail.output], [layer_input(tail)])
         roots = exact_roots(risk, tail.prediction.detach(), batch)
         back = [_slope(tail.prediction, tail.output, root) for root in roots]
         slopes.append(torch.stack([by_position(module, slope) for slope in back], 1))

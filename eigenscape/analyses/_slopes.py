@@ -15,9 +15,11 @@ from eigenscape.batches import Batch
 from eigenscape.errors import UnsupportedModelError
 from eigenscape.layers import (
     Layer,
+    SampleRows,
     capture_tail,
     find_layer,
     input_vectors,
+    layer_input,
     matrix_obstacle,
     output_vectors,
 )
@@ -79,7 +81,11 @@ def unit_vectors(z: Tensor, batch: Batch) -> list[Tensor]:
 
 
 def batch_slopes(
-    risk: EmpiricalRisk, layer: Layer, batch: Batch, combinations: Combinations
+    risk: EmpiricalRisk,
+    layer: Layer,
+    batch: Batch,
+    combinations: Combinations,
+    rows: SampleRows | None = None,
 ) -> Slopes:
     """Go back from the output to a layer. Cost: one forward pass, a backward one for each r_j.
 
@@ -88,6 +94,7 @@ def batch_slopes(
         layer: One without `matrix_obstacle`.
         batch: The samples.
         combinations: Gives the r_j.
+        rows: Refuses layers whose rows are not samples, if that is asked for.
 
     Returns:
         Inputs and slopes; no graph is kept.
@@ -104,6 +111,8 @@ def batch_slopes(
                 f"The logit gradients at '{layer.name}' need a model whose output is (samples, up "
                 f"to {MOST_OUTPUTS} logits); got {got}."
             )
+        if rows is not None:
+            rows.require([layer], tail.prediction, [tail.output], [layer_input(tail)])
         z = tail.prediction.detach()
         found = [
             torch.autograd.grad(tail.prediction, tail.output, r, retain_graph=True)[0]
@@ -113,10 +122,13 @@ def batch_slopes(
     return Slopes(input_vectors(layer, tail), b, z, batch)
 
 
-def all_slopes(risk: EmpiricalRisk, layer: Layer, combinations: Combinations) -> Iterator[Slopes]:
-    """Yield `batch_slopes` of every batch of this rank."""
+def all_slopes(
+    risk: EmpiricalRisk, layer: Layer, combinations: Combinations, call: str
+) -> Iterator[Slopes]:
+    """Yield `batch_slopes` of every batch of this rank; `call` is the user's, for messages."""
+    rows = SampleRows(call, "Or name another layer.")
     for batch in risk.batches:
-        yield batch_slopes(risk, layer, batch, combinations)
+        yield batch_slopes(risk, layer, batch, combinations, rows)
 
 
 def weights_above(risk: EmpiricalRisk, layer: Layer) -> Tensor:

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from eigenscape.batches import Batch
 from eigenscape.errors import TooLargeError, UnsupportedModelError, require_count
-from eigenscape.layers import Layer, capture_tail
+from eigenscape.layers import Layer, SampleRows, capture_tail, layer_input
 from eigenscape.losses import CrossEntropy
 from eigenscape.operators import labels_of, matrix_layers
 from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record, Status
 from eigenscape.risk import EmpiricalRisk
 
+_INSTEAD = "Or name another layer."
 _Part = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -46,7 +47,7 @@ class BackpropagatedErrors(Record):
 
     @property
     def weights(self) -> Tensor:
-        """W = p/N (N, C): the weights of `errors` in the Gauss-Newton matrix."""
+        """W = p/N (N, C): the weights of `errors` in the Gauss-Newton matrix of the mean loss."""
         return self.probabilities / len(self.probabilities)
 
     def columns(self) -> Columns:
@@ -79,7 +80,7 @@ def backpropagated_errors(
     Args:
         risk: Its loss must be `CrossEntropy` without class weights, its model an `nn.Module` with
             an output (samples, classes), its data in one process.
-        layer: A linear layer or a convolution that runs once.
+        layer: A linear layer or a convolution that runs once, with samples in its first dimension.
         max_bytes: Most memory for what is returned.
 
     Returns:
@@ -103,9 +104,10 @@ def backpropagated_errors(
     require_count(max_bytes, "backpropagated_errors(max_bytes=...)")
     _require_plain(risk, call)
     (found,) = matrix_layers(risk, [layer], call)
+    rows = SampleRows(call, _INSTEAD)
     parts: list[_Part] = []
     for batch in risk.batches:
-        part = _captured(risk, found, batch, call)
+        part = _captured(risk, found, batch, call, rows)
         if not parts:
             _require_room(part, round(risk.num_terms), max_bytes, call)
         parts.append(part)
@@ -122,14 +124,17 @@ def backpropagated_errors(
     )
 
 
-def _captured(risk: EmpiricalRisk, layer: Layer, batch: Batch, call: str) -> _Part:
+def _captured(
+    risk: EmpiricalRisk, layer: Layer, batch: Batch, call: str, rows: SampleRows
+) -> _Part:
     """Return classes, features, errors and probabilities of a batch, in host memory."""
     with torch.enable_grad(), risk.evaluating():
         tail = capture_tail(risk, layer, batch)
         y = labels_of(risk, tail.prediction, batch, call)
         p = tail.prediction.detach().softmax(1)
         kept = (y >= 0).cpu()
-        h = (tail.args[0] if tail.args else next(iter(tail.kwargs.values()))).detach()
+        h = layer_input(tail)
+        rows.require([layer], tail.prediction, [tail.output], [h])
         errors = []
         for label in range(p.shape[1]):
             residual = p.clone()

@@ -25,7 +25,7 @@ from eigenscape.errors import (
     require_count,
 )
 from eigenscape.losses import CrossEntropy
-from eigenscape.operators import ClassParts, Dense, labels_of, top_eigenvalues
+from eigenscape.operators import ClassParts, Dense, labels_of, require_class_loss, top_eigenvalues
 from eigenscape.precision import full_precision
 from eigenscape.progress import ProgressCallback
 from eigenscape.records import Columns, Record, Status
@@ -149,9 +149,10 @@ def class_span(
     layer's inputs and slopes for all samples.
 
     Args:
-        risk: Its loss must be `CrossEntropy`; its model an `nn.Module` of linear, convolution (1d,
-            2d) and normalisation layers, each called once in a forward pass, in which samples do
-            not see each other; its output (samples, up to 256 classes).
+        risk: Its loss must be `CrossEntropy` with class indices as targets; its model an
+            `nn.Module` of linear, convolution (1d, 2d) and normalisation layers, each called once
+            in a forward pass, in which samples do not see each other; its output (samples, up to
+            256 classes). For a language model see `token_samples`.
         max_bytes: Most memory for the matrices.
         progress: Told how many layers are done.
 
@@ -184,11 +185,7 @@ def class_span(
             "`EmpiricalRisk(model, loss, data)`."
         )
     require_count(max_bytes, "class_span(max_bytes=...)")
-    if not isinstance(risk.loss, CrossEntropy):
-        raise UnsupportedModelError(
-            f"`{_CALL}` needs the loss `CrossEntropy`, whose labels are classes; got "
-            f"{type(risk.loss).__name__}."
-        )
+    loss = require_class_loss(risk.loss, _CALL)
     if risk.ranks.size > 1:
         raise UnsupportedModelError(
             f"`{_CALL}` looks at all samples in one process; {risk.ranks.size} share these data."
@@ -199,7 +196,7 @@ def class_span(
             "samples in one order; this loader is read anew each time. Raise "
             "`EmpiricalRisk(keep_data_bytes=...)`, or pass `list(loader)`."
         )
-    labels, roots = _weights(risk, risk.loss, max_bytes)
+    labels, roots = _weights(risk, loss, max_bytes)
     K = gradient_gram(risk, _CALL, progress).div_(risk.divisor)
     if not bool(K.isfinite().all()):
         raise NonFiniteError(
@@ -242,7 +239,13 @@ def _weights(risk: EmpiricalRisk, loss: CrossEntropy, max_bytes: int) -> tuple[T
         for batch in risk.batches:
             z = risk.output(risk.parameters(), batch)
             labels.append(labels_of(risk, z, batch, _CALL))
-            s = loss.term_weights(*loss.aligned(z, batch.target)).double()
+            _, y, is_index = loss.aligned(z, batch.target)
+            if not is_index:
+                raise UnsupportedModelError(
+                    f"`{_CALL}` needs class indices as targets; got probabilities, which give a "
+                    "sample no class. Pass `target.argmax(1)`."
+                )
+            s = loss.term_weights(z, y, is_index).double()
             roots.append((s * z.double().softmax(1) / risk.divisor).sqrt())
             needed = 8 * _MATRICES * (risk.num_samples * z.shape[1]) ** 2
             if needed > max_bytes:

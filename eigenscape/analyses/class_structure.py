@@ -150,6 +150,7 @@ def class_structure(
         Means, eigenvalues and traces of all parts.
 
     Raises:
+        WrongTypeError: If one of them is no tensor, or of another kind of numbers.
         ShapeError: If values, classes and weights do not fit.
         InvalidArgumentError: If weights are negative or all zero.
         NonFiniteError: If values are NaN or infinite.
@@ -222,7 +223,10 @@ def _pieces(values: Tensor) -> list[slice]:
 
 def _number_of_classes(values: Tensor, classes: Tensor, given: int | None) -> int:
     if not isinstance(values, Tensor) or not values.is_floating_point():
-        raise WrongTypeError("`class_structure(values)` needs a real floating-point tensor.")
+        got, cure = _kind(values, "values", "double")
+        raise WrongTypeError(
+            f"`class_structure(values)` needs a real floating-point tensor; got {got}. {cure}"
+        )
     if values.ndim not in (2, 3) or values.numel() == 0:
         raise ShapeError(
             "`class_structure(values)` needs vectors (N, d), or (N, C, d) with candidate labels; "
@@ -247,7 +251,10 @@ def _checked(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
         classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool
     )
     if not is_index:
-        raise WrongTypeError("`classes=` needs a tensor of integers, one for each sample.")
+        got, cure = _kind(classes, "classes", "long")
+        raise WrongTypeError(
+            f"`classes=` needs a tensor of integers, one for each sample; got {got}. {cure}"
+        )
     if classes.shape != values.shape[:1]:
         raise ShapeError(
             f"`classes=` needs shape ({len(values)},), one for each sample; got "
@@ -266,13 +273,22 @@ def _checked_weights(values: Tensor, weights: Tensor | None) -> Tensor:
     shape = values.shape[:-1]
     if weights is None:
         return torch.full(shape, 1 / shape.numel(), dtype=torch.float64, device=values.device)
-    if not isinstance(weights, Tensor) or weights.shape != shape:
-        got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-        raise ShapeError(f"`weights=` needs shape ({_text(shape)}); got {got}.")
+    if not isinstance(weights, Tensor):
+        got, cure = _kind(weights, "weights", "double")
+        raise WrongTypeError(f"`weights=` needs a tensor ({_text(shape)}); got {got}. {cure}")
+    if weights.shape != shape:
+        raise ShapeError(f"`weights=` needs shape ({_text(shape)}); got {tuple(weights.shape)}.")
     w = weights.to(values.device, torch.float64)
     if not (bool((w >= 0).all()) and 0 < float(w.sum()) < float("inf")):
         raise InvalidArgumentError("`weights=` needs finite numbers, none below 0 and one above.")
     return w
+
+
+def _kind(value: object, name: str, cast: str) -> tuple[str, str]:
+    """Return what came in place of a tensor of another kind, and how to make one of it."""
+    if isinstance(value, Tensor):
+        return str(value.dtype), f"Pass `{name}.{cast}()`."
+    return type(value).__name__, f"Pass `torch.as_tensor({name})`."
 
 
 def _text(shape: torch.Size) -> str:

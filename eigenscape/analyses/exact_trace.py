@@ -27,7 +27,7 @@ from eigenscape.errors import (
     NonFiniteError,
     UnsupportedModelError,
 )
-from eigenscape.layers import Layer, Tail
+from eigenscape.layers import Layer, SampleRows, Tail
 from eigenscape.losses import CallableLoss
 from eigenscape.operators import MOST_OUTPUTS, curved_operation, exact_roots, have_exact_roots
 from eigenscape.precision import full_precision
@@ -177,6 +177,7 @@ class _Forward:
     """
 
     def __init__(self, risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch) -> None:
+        self._layers, self._rows = layers, SampleRows("exact_trace(risk)", _INSTEAD)
         self.source = torch.zeros((), dtype=risk.dtype, device=risk.device, requires_grad=True)
         self._calls: dict[str, list[_Call]] = {layer.name: [] for layer in layers}
         handles = [
@@ -232,14 +233,21 @@ class _Forward:
                     sums[name] = sums.get(name, 0.0) + norm(slope)
         return sums
 
+    def require_sample_rows(self) -> None:
+        """Refuse layers that have something else than samples in their rows.
+
+        Raises:
+            UnsupportedModelError: If there is one.
+        """
+        ran = [layer for layer in self._layers if self._calls[layer.name]]
+        outputs = [self._calls[layer.name][0].output for layer in ran]
+        self._rows.require(ran, self.prediction, outputs)
+
     def _recorder(self, layer: Layer, num_samples: int) -> Callable[..., Tensor]:
         def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Tensor:
             x = args[0] if args else next(iter(kwargs.values()))
-            if any(not isinstance(t, Tensor) or t.shape[:1] != (num_samples,) for t in (x, output)):
-                raise UnsupportedModelError(
-                    f"`exact_trace(risk)` needs layers whose inputs and outputs begin with the "
-                    f"{num_samples} samples; '{layer.name}' has others. {_INSTEAD}"
-                )
+            for tensor in (x, output):
+                self._rows.require_shape(layer, tensor, num_samples)
             live: Tensor = output if output.requires_grad else output.detach() + self.source
             self._calls[layer.name].append(_Call(args, kwargs, live, x, x._version))
             return live.clone()  # what follows may write into it, as `nn.ReLU(inplace=True)` does
@@ -295,15 +303,19 @@ def _check(risk: EmpiricalRisk, layers: Sequence[Layer]) -> None:
     Raises:
         UnsupportedModelError: If they disagree.
     """
-    batch = next(iter(risk.batches))
+    # One with several samples: a sample that is alone does not see others.
+    several = (batch for batch in risk.batches if batch.size > 1)
+    batch = next(several, None) or next(iter(risk.batches))
     generator = torch.Generator().manual_seed(0)
     # Rounding stays far below √eps, a missing term does not.
     slack = torch.finfo(risk.dtype).eps ** 0.5
     with torch.enable_grad(), risk.evaluating():
-        together = _Forward(risk, layers, batch).prediction
+        run = _Forward(risk, layers, batch)
+        together = run.prediction
         for number in range(min(_CHECKED, batch.size)):
             alone = _single(batch, number)
             if alone is None:
+                run.require_sample_rows()
                 return
             run = _Forward(risk, layers, alone)
             gap = (run.prediction[0] - together[number]).norm()

@@ -109,7 +109,8 @@ def full_approximation(
 
     Raises:
         EmptySelectionError: If there is no layer.
-        UnsupportedModelError: If a layer is not one matrix applied to vectors.
+        UnsupportedModelError: If a layer is not one matrix applied to vectors, or does not have
+            samples in its first dimension.
 
     Examples:
         One layer and one sample: H = A ⊗ x̃x̃ᵀ, with A = ¼ (1 −1; −1 1) at equal logits and ‖x̃‖² =

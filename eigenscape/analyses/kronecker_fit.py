@@ -139,7 +139,8 @@ def kronecker_fit(
         One entry for each approximation.
 
     Raises:
-        UnsupportedModelError: If the layer is not one matrix applied to vectors.
+        UnsupportedModelError: If the layer is not one matrix applied to vectors, or does not have
+            samples in its first dimension.
 
     Examples:
         With M = 1, x = (1, 0) and M = 3, x = (0, 1) the block is diag(½, 3/2), but E[M] ⊗ E[xxᵀ] is
@@ -289,7 +290,8 @@ class _Rows:
         return self._risk.ranks.sum(total) / self._risk.divisor
 
     def _fresh(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for part in all_slopes(self._risk, self._layer, roots(self._risk)):
+        call = f"kronecker_fit(risk, {self._layer.name!r})"
+        for part in all_slopes(self._risk, self._layer, roots(self._risk), call):
             yield part.inputs, part.slopes
 
 

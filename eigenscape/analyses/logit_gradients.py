@@ -213,7 +213,7 @@ def _softmax_roots(z: Tensor, batch: Batch) -> list[Tensor]:
 def _sums(risk: EmpiricalRisk, layer: Layer, variable: str, ignored: int, max_bytes: int) -> _Sums:
     """Pass over the data once; add over all ranks."""
     with risk.ranks.together():
-        parts = all_slopes(risk, layer, _softmax_roots)
+        parts = all_slopes(risk, layer, _softmax_roots, f"logit_gradients(risk, {layer.name!r})")
         first = next(parts)
         target = first.batch.target
         if not isinstance(target, Tensor) or target.is_floating_point():

@@ -15,6 +15,8 @@ from eigenscape.data.registry import load as load
 from eigenscape.data.registry import locate as locate
 from eigenscape.data.registry import names as names
 from eigenscape.data.sizes import sample_sizes as sample_sizes
+from eigenscape.data.token_samples import TokenLogits as TokenLogits
+from eigenscape.data.token_samples import token_samples as token_samples
 
 __all__ = [
     "NORMALISATIONS",
@@ -22,10 +24,12 @@ __all__ = [
     "DataSet",
     "FileStatus",
     "PixelScale",
+    "TokenLogits",
     "describe",
     "fetch",
     "load",
     "locate",
     "names",
     "sample_sizes",
+    "token_samples",
 ]

@@ -18,17 +18,21 @@ from eigenscape.batches import Batch
 from eigenscape.errors import UnsupportedModelError
 from eigenscape.layers import (
     Layer,
+    SampleRows,
     Tail,
     capture_tail,
     find_layer,
     input_vectors,
+    layer_input,
     matrix_obstacle,
     output_vectors,
 )
-from eigenscape.losses import CrossEntropy
 from eigenscape.operators._batch_graphs import require_tensor_output
+from eigenscape.operators._class_loss import require_class_loss
 from eigenscape.operators.output_hessian import draws_needed, gram, output_roots
 from eigenscape.risk import EmpiricalRisk
+
+_INSTEAD = "`ClassGradients` takes every layout, and so does `GaussNewton`."
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,11 @@ def class_moments(
 
     Returns:
         The moments.
+
+    Raises:
+        UnsupportedModelError: If a layer's rows are not samples.
     """
-    sums = _Sums(layers, shared, num_samples)
+    sums = _Sums(layers, shared, num_samples, SampleRows(call, _INSTEAD))
     with risk.ranks.together():
         for batch in risk.batches:
             with torch.enable_grad(), risk.evaluating():
@@ -134,17 +141,14 @@ def labels_of(risk: EmpiricalRisk, prediction: Tensor, batch: Batch, call: str) 
         UnsupportedModelError: If a sample has no one class.
     """
     require_tensor_output(prediction, call.partition("(")[0])
-    loss = risk.loss
-    if not isinstance(loss, CrossEntropy) or prediction.ndim != 2:
-        advice = "`KroneckerHessian` knows no classes."
-        if isinstance(loss, CrossEntropy):
-            advice = (
-                "Where positions do not see each other, give each as a sample of its own; "
-                f"`ClassGradients` takes positions as they are, and {advice}"
-            )
+    loss = require_class_loss(risk.loss, call)
+    if prediction.ndim != 2:
+        advice = "`ClassGradients` takes positions as they are."
+        if prediction.ndim == 3:
+            advice = f"Make each token a sample: `token_samples(model, x, y)`. Or: {advice}"
         raise UnsupportedModelError(
-            f"`{call}` needs samples with one class each: `CrossEntropy()` of an output (samples, "
-            f"classes); got {type(loss).__name__} of an output {tuple(prediction.shape)}. {advice}"
+            f"`{call}` needs samples with one class each, an output (samples, classes); got an "
+            f"output {tuple(prediction.shape)}. {advice}"
         )
     _, target, is_index = loss.aligned(prediction.detach(), batch.target)
     return target.masked_fill(target == loss.ignore_index, -1) if is_index else target.argmax(1)
@@ -156,8 +160,10 @@ class _Sums:
     samples: Tensor
     vectors: Tensor
 
-    def __init__(self, layers: Sequence[Layer], shared: bool, num_samples: int | None) -> None:
-        self._layers, self._shared, self._sizes = layers, shared, (0, 0)
+    def __init__(
+        self, layers: Sequence[Layer], shared: bool, num_samples: int | None, rows: SampleRows
+    ) -> None:
+        self._layers, self._shared, self._sizes, self._rows = layers, shared, (0, 0), rows
         self.num_samples = num_samples
         # Of classes that occur alone: most of a thousand may not.
         self._outputs: dict[int, Tensor] = {}
@@ -167,6 +173,7 @@ class _Sums:
         tails = _capture(risk, self._layers, batch)
         prediction, leaves = tails[0].prediction, [tail.output for tail in tails]
         y = labels_of(risk, prediction, batch, call)
+        self._rows.require(self._layers, prediction, leaves, [layer_input(tail) for tail in tails])
         y = y if per_class else y.clamp(max=0)
         # Samples in the order of their classes, so that a class is a slice.
         index = y.argsort(stable=True)[int((y < 0).sum()) :]

@@ -8,15 +8,15 @@ from torch import Tensor
 from eigenscape.dense import eigh
 from eigenscape.errors import (
     InvalidArgumentError,
+    ShapeError,
     TooLargeError,
-    UnsupportedModelError,
     WrongTypeError,
     require_choice,
     require_count,
 )
 from eigenscape.linear_operator import LinearOperator
-from eigenscape.losses import CrossEntropy
 from eigenscape.operators._batch_graphs import require_tensor_output
+from eigenscape.operators._class_loss import require_class_loss
 from eigenscape.operators._class_means import WEIGHTINGS, ClassMeans, pieces
 from eigenscape.operators._class_parts import (
     LOW_RANK,
@@ -80,6 +80,7 @@ class ClassGradients:
         With all logits equal, one sample x = 1 of each of two classes and no bias, g_{c,c'} = ±½ by
         c' alone and all weights are ¼. So g_0 = ½ for c' = 1 and g_1 = −½ for c' = 0.
 
+        >>> from eigenscape.losses import CrossEntropy
         >>> model = torch.nn.Linear(1, 2, bias=False)
         >>> with torch.no_grad(): _ = model.weight.zero_()
         >>> data = (torch.ones(2, 1), torch.tensor([0, 1]))
@@ -124,6 +125,7 @@ class ClassGradients:
 
         Raises:
             WrongTypeError: If it is no risk, or classes are no integers.
+            ShapeError: If classes are not in one list.
             UnsupportedModelError: If the loss or its targets do not fit.
             InvalidArgumentError: If classes repeat, are none, or are too many.
         """
@@ -132,11 +134,7 @@ class ClassGradients:
                 f"`ClassGradients(risk)` needs an EmpiricalRisk; got {type(risk).__name__}. Build "
                 "one: `EmpiricalRisk(model, loss, data)`."
             )
-        if not isinstance(risk.loss, CrossEntropy):
-            raise UnsupportedModelError(
-                "`ClassGradients(risk)` needs the loss `CrossEntropy`, whose labels are classes; "
-                f"got {type(risk.loss).__name__}."
-            )
+        require_class_loss(risk.loss, "ClassGradients(risk)")
         require_choice(weighting, WEIGHTINGS, "ClassGradients(weighting=...)")
         require_count(max_bytes, "ClassGradients(max_bytes=...)", at_least=0)
         if params is not None:
@@ -367,7 +365,12 @@ def _labels(risk: EmpiricalRisk, classes: Sequence[int] | Tensor | None) -> Tens
         found = torch.arange(output.shape[dim], device=risk.device)
     else:
         found = _integers(classes).to(risk.device, torch.long)
-    if found.ndim != 1 or not 2 <= len(found) <= _MOST_CLASSES:
+    if found.ndim != 1:
+        raise ShapeError(
+            "`ClassGradients(classes=...)` needs class indices in one list; got shape "
+            f"{tuple(found.shape)}. Of pairs (class, count) pass `[c for c, _ in pairs]`."
+        )
+    if not 2 <= len(found) <= _MOST_CLASSES:
         raise InvalidArgumentError(
             f"`ClassGradients(classes=...)` needs from 2 to {_MOST_CLASSES} classes; got "
             f"{found.numel()}. Name some of them, e.g. the most frequent tokens."

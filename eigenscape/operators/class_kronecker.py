@@ -66,15 +66,16 @@ class ClassKronecker(FormedOperator):
 
         Args:
             risk: Its loss must be `CrossEntropy`, its model an `nn.Module` with an output
-                (samples, classes). Of soft targets the most probable class counts.
+                (samples, classes); for a language model see `token_samples`. Of soft targets the
+                most probable class counts.
             layer: "fc1" for weight and bias, "fc1.weight" for the weight alone.
             num_samples: Targets to draw for each sample. By default none where there are at most
                 256 classes (exact), else 16.
             seed: Fixes the drawn targets.
 
         Raises:
-            UnsupportedModelError: If the layer is not one matrix applied to vectors, or samples
-                have no classes.
+            UnsupportedModelError: If the layer is not one matrix applied to vectors or does not
+                have samples in its first dimension, or samples have no classes.
         """
         call = f"ClassKronecker(risk, {layer!r})"
         if num_samples is not None:

@@ -84,8 +84,8 @@ class KhatriRao(FormedOperator):
             seed: Fixes the drawn targets.
 
         Raises:
-            UnsupportedModelError: If a layer is not one matrix applied to vectors, or samples have
-                no classes.
+            UnsupportedModelError: If a layer is not one matrix applied to vectors, or does not
+                have samples in its first dimension, or samples have no classes.
             EmptySelectionError: If no layer is named.
             InvalidArgumentError: If one is named twice.
         """

@@ -18,6 +18,7 @@ from eigenscape.errors import (
     require_count,
 )
 from eigenscape.layers import (
+    SampleRows,
     capture_tail,
     find_layer,
     from_matrices,
@@ -83,7 +84,8 @@ class KroneckerHessian(FormedOperator):
             seed: Fixes the drawn targets.
 
         Raises:
-            UnsupportedModelError: If the layer is not one matrix applied to vectors.
+            UnsupportedModelError: If the layer is not one matrix applied to vectors, or samples
+                change each other's outputs behind it and no targets are drawn.
         """
         call = f"KroneckerHessian(risk, {layer!r})"
         found = find_layer(risk, layer, call)
@@ -98,12 +100,14 @@ class KroneckerHessian(FormedOperator):
         self._dtype, self._device = risk.dtype, risk.device
         self.num_samples = num_samples
         with risk.ranks.together():
-            sums = self._sums(risk, seed)
+            sums = self._sums(risk, seed, SampleRows(call, "Or draw targets: `num_samples=16`."))
         output, inputs, vectors = (risk.ranks.sum(part) for part in sums)
         self.output_factor = symmetric(output / risk.divisor)
         self.input_factor = symmetric(inputs / vectors)
 
-    def _sums(self, risk: EmpiricalRisk, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _sums(
+        self, risk: EmpiricalRisk, seed: int, rows: SampleRows
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Sum position blocks of M and x̃x̃ᵀ over this rank's data, and count the vectors x̃."""
         output = inputs = torch.zeros((), dtype=torch.float64, device=risk.device)
         vectors = 0
@@ -115,6 +119,8 @@ class KroneckerHessian(FormedOperator):
                 self.num_positions = x.shape[1]
                 counted = have_terms(risk, tail.prediction, batch, x.shape[:2])
                 self.num_samples = draws_needed(tail.prediction, self.num_samples)
+                if self.num_samples is None:  # roots of all samples go back at once
+                    rows.require_unmixed(self._layer, tail.prediction, tail.output)
                 roots = output_roots(risk, tail.prediction, batch, self.num_samples, seed)
                 for cotangent in roots:
                     (slope,) = torch.autograd.grad(

@@ -22,7 +22,12 @@ from eigenscape.errors import (
     require_choice,
     require_count,
 )
-from eigenscape.layers import Layer, find_layer, output_vectors
+from eigenscape.layers import (
+    Layer,
+    SampleRows,
+    find_layer,
+    output_vectors,
+)
 from eigenscape.operators._batch_graphs import require_tensor_output
 from eigenscape.operators._formed import FormedOperator
 from eigenscape.operators._noise import sample_noise
@@ -37,6 +42,7 @@ KINDS = ("gauss-newton", "hessian")
 POSITIONS = ("own", "shared")
 
 _DEFAULT_SAMPLES = 16
+_INSTEAD = "`OutputHessian(..., kind='hessian', positions='shared')` takes every layout."
 # Layers that apply one matrix at each position, so that their outputs are vectors there.
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
@@ -54,6 +60,9 @@ class OutputHessian(FormedOperator):
     layers' biases (Wu (25)). `positions="shared"` asks for the same of one layer; with one position
     there is no difference.
 
+    A layer may have positions before samples, or folded into them, where samples need not be told
+    apart: for "gauss-newton" of own blocks, and for "hessian" of shared shifts.
+
     Two kinds. "gauss-newton" is what Wu calls M: Gᵀ A G. "hessian" is the second derivative itself,
     by double backward. They agree where the model's output is piecewise linear in the layers'
     outputs (ReLU, max-pooling, affine layers); behind tanh, GELU, attention or normalisation
@@ -67,7 +76,8 @@ class OutputHessian(FormedOperator):
         matrix: E[M] (m, m), float64; layers one after the other.
         kind: "gauss-newton" or "hessian".
         positions: "own" or "shared".
-        num_positions: P of each layer; where batches differ, that of the last.
+        num_positions: P of each layer, its output vectors for each sample; where batches differ,
+            that of the last.
         num_samples: Targets drawn for each sample; None where nothing was drawn.
 
     Examples:
@@ -111,8 +121,8 @@ class OutputHessian(FormedOperator):
             seed: Fixes the drawn targets.
 
         Raises:
-            UnsupportedModelError: If a layer is no linear layer or convolution, or does not run
-                exactly once in a forward pass.
+            UnsupportedModelError: If a layer is no linear layer or convolution, does not run
+                exactly once in a forward pass, or has rows that are not samples and should be.
             InvalidArgumentError: If layers repeat, or own blocks are asked of several.
         """
         found = _find_layers(risk, layers)
@@ -132,6 +142,7 @@ class OutputHessian(FormedOperator):
         self.num_positions: dict[str, int] = {}
         self._sizes: dict[str, tuple[int]] = {}
         self._layers, self._dtype, self._device = found, risk.dtype, risk.device
+        self._sample_rows = SampleRows("OutputHessian(risk, layers)", _INSTEAD)
         with risk.ranks.together():
             total = self._total(risk, seed)
         self.matrix = symmetric(risk.ranks.sum(total) / risk.divisor)
@@ -144,25 +155,48 @@ class OutputHessian(FormedOperator):
             with torch.enable_grad(), risk.evaluating():
                 shifts, prediction = _shifted(risk, self._layers, batch)
                 for layer, shift in zip(self._layers, shifts, strict=True):
-                    _, P, m = output_vectors(layer, shift).shape
-                    self.num_positions[_label(layer)], self._sizes[_label(layer)] = P, (m,)
+                    m = output_vectors(layer, shift).shape[-1]
+                    # By numbers: the first dimensions may be in any order.
+                    self.num_positions[_label(layer)] = shift.numel() // (m * batch.size)
+                    self._sizes[_label(layer)] = (m,)
                 if self.kind == "hessian":
+                    if self.positions == "own":
+                        self._require_sample_rows(shifts, prediction, batch)
                     loss, _ = risk.loss.total(prediction, batch.target)
                     slopes = _gradients(loss, shifts, create_graph=True)
                     total = total + self._second(slopes, shifts)
                     continue
                 require_tensor_output(prediction, "OutputHessian")
                 self.num_samples = draws_needed(prediction, self.num_samples)
+                if self.positions == "shared":
+                    self._require_sample_rows(shifts, prediction, batch)
+                else:
+                    self._require_own_samples(shifts[0], prediction, batch)
                 for root in output_roots(risk, prediction, batch, self.num_samples, seed):
                     total = total + gram(self._rows(_gradients(prediction, shifts, root)))
         return total
+
+    def _require_sample_rows(self, shifts: Sequence[Tensor], prediction: Any, batch: Batch) -> None:
+        """Refuse layers whose rows are not samples."""
+        if isinstance(prediction, Tensor) and prediction.shape[:1] == (batch.size,):
+            self._sample_rows.require(self._layers, prediction, shifts)
+        for layer, shift in zip(self._layers, shifts, strict=True):
+            self._sample_rows.require_shape(layer, shift, batch.size)
+
+    def _require_own_samples(self, shift: Tensor, prediction: Tensor, batch: Batch) -> None:
+        """Refuse a layer whose output vectors are not those of one sample each."""
+        (layer,) = self._layers
+        if shift.numel() % (self._sizes[_label(layer)][0] * batch.size):
+            self._sample_rows.require_shape(layer, shift, batch.size)
+        if self.num_samples is None:  # roots of several samples go back at once
+            self._sample_rows.require_unmixed(layer, prediction, shift)
 
     def _rows(self, slopes: Sequence[Tensor]) -> Tensor:
         """Return slopes as rows whose squares add up to the matrix."""
         parts = [output_vectors(layer, s) for layer, s in zip(self._layers, slopes, strict=True)]
         if self.positions == "shared":
             return torch.cat([part.sum(1) for part in parts], dim=1)
-        return parts[0] / math.sqrt(parts[0].shape[1])
+        return parts[0] / math.sqrt(self.num_positions[_label(self._layers[0])])
 
     def _second(self, slopes: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
         """Differentiate the slopes once more. The samples' blocks add up: no two of them mix."""

@@ -38,6 +38,36 @@ def require_matrix(value: object, call: str, *, columns: int | None = None) -> T
     return value.detach()
 
 
+def require_states(value: object, call: str, *, columns: int | None = None) -> Tensor:
+    """Return states as `require_matrix` does, else refuse; say what to do with (N, T, d).
+
+    Args:
+        value: What the user gave.
+        call: How the user wrote it.
+        columns: As for `require_matrix`.
+
+    Returns:
+        The matrix, detached.
+
+    Raises:
+        ShapeError: If there are positions left, or as `require_matrix` does.
+    """
+    if isinstance(value, Tensor) and value.ndim == 3:
+        raise ShapeError(
+            f"`{call}` must be a matrix with one row a position; got {tuple(value.shape)}. Of "
+            "states (N, T, d) pass `.flatten(0, 1)`."
+        )
+    return require_matrix(value, call, columns=columns)
+
+
+def require_sizes(value: object, call: str) -> None:
+    """Refuse one size where several are expected; `call` is how the user wrote it."""
+    if isinstance(value, int):
+        raise WrongTypeError(
+            f"`{call}` must be a sequence of sizes; got the integer {value}. Pass `({value},)`."
+        )
+
+
 def require_wide(value: Tensor, call: str) -> Tensor:
     """Return a matrix of float32 or float64; PyTorch solves nothing in narrower types.
 

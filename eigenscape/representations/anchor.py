@@ -21,6 +21,8 @@ from eigenscape.errors import (
 from eigenscape.records import Columns, Record, Status
 from eigenscape.representations._checks import (
     require_matrix,
+    require_sizes,
+    require_states,
     require_vector,
 )
 from eigenscape.representations.log_linear import log_bulk_partitions
@@ -127,7 +129,13 @@ def fit_anchors(
         >>> fit.anchors.round(decimals=6).tolist(), fit.mse < 1e-20
         ([[3.0, 2.0]], True)
     """
-    V = require_matrix(states, "fit_anchors(states)").double()
+    V = require_states(states, "fit_anchors(states)").double()
+    if isinstance(targets, Tensor) and targets.ndim == 2:
+        raise ShapeError(
+            "`fit_anchors(targets)` must be a floating-point vector, log Z_bulk of each context; "
+            f"got {tuple(targets.shape)}. Of an embedding pass `log_bulk_partitions(states, "
+            "embedding, (k,))[:, 0]`, or use `anchor_table(states, embedding)`."
+        )
     t = require_vector(targets, "fit_anchors(targets)").to(V)
     if len(t) != len(V):
         raise ShapeError(
@@ -184,6 +192,7 @@ def anchor_table(
         The errors by size.
 
     Raises:
+        WrongTypeError: If `num_top` is a single number.
         ShapeError: If states and embedding do not fit.
         InvalidArgumentError: If no size is below the vocabulary's, there are too few states, or
             they do not span their space.
@@ -199,9 +208,10 @@ def anchor_table(
         [1.0, -2.0, 0.5, 1.386]
     """
     words = require_matrix(embedding, "anchor_table(embedding)")
-    V = require_matrix(states, "anchor_table(states)", columns=words.shape[1])
+    V = require_states(states, "anchor_table(states)", columns=words.shape[1])
     require_count(num_anchors, "anchor_table(num_anchors=...)")
     require_seed(seed, "anchor_table")
+    require_sizes(num_top, "anchor_table(num_top=...)")
     sizes = tuple(size for size in num_top if size < len(words))
     if not sizes:
         raise InvalidArgumentError(

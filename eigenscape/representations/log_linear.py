@@ -19,7 +19,7 @@ from eigenscape.errors import (
     require_not_negative,
 )
 from eigenscape.precision import full_precision
-from eigenscape.representations._checks import require_matrix
+from eigenscape.representations._checks import require_matrix, require_sizes, require_states
 
 # Logits of one chunk: 128 MB in float64.
 _LOGITS = 2**24
@@ -46,7 +46,7 @@ class LogLinear:
     def __post_init__(self) -> None:
         """Refuse what has no inner products."""
         words = require_matrix(self.embedding, "LogLinear(embedding)")
-        states = require_matrix(self.states, "LogLinear(states)", columns=words.shape[1])
+        states = require_states(self.states, "LogLinear(states)", columns=words.shape[1])
         if states.dtype != words.dtype or states.device != words.device:
             raise ShapeError(
                 "`LogLinear(states, embedding)` must share dtype and device; got "
@@ -184,6 +184,7 @@ def log_bulk_partitions(states: Tensor, embedding: Tensor, num_top: Sequence[int
         (N, len(num_top)), in float64.
 
     Raises:
+        WrongTypeError: If `num_top` is a single number.
         ShapeError: If states and embedding do not fit.
         InvalidArgumentError: If a bulk would be empty.
 
@@ -192,6 +193,7 @@ def log_bulk_partitions(states: Tensor, embedding: Tensor, num_top: Sequence[int
         >>> log_bulk_partitions(v, words, (0, 1)).exp().round(decimals=4).tolist()
         [[7.0, 3.0]]
     """
+    require_sizes(num_top, "log_bulk_partitions(num_top)")
     model = LogLinear(states, embedding)
     if not num_top:
         raise InvalidArgumentError("`log_bulk_partitions(num_top)` must name one size or more.")

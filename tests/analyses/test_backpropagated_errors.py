@@ -13,6 +13,7 @@ from eigenscape.errors import (
     UnknownNameError,
     UnsupportedModelError,
 )
+from tests.operators.test__class_moments import LAYOUTS, OTHER_ROWS, Bag, Mixing, bag_risk
 
 LABELS = torch.tensor([0, 2, 0, 1, 2, 0, 0, 2, 1, 0])
 N, CLASSES = len(LABELS), 4
@@ -119,3 +120,19 @@ def test_room_is_asked_for_before_the_first_sample_that_counts() -> None:
     assert sum(t.numel() * t.element_size() for t in tensors) == 6 * 256
     with pytest.raises(TooLargeError, match=r"keeps 1\.54e\+03 bytes for 6 samples"):
         backpropagated_errors(risk_of(network(), x, y), "2", max_bytes=6 * 256 - 1)
+
+
+@pytest.mark.parametrize(("layout", "positions"), LAYOUTS)
+def test_rows_that_are_not_samples_are_refused(layout: str, positions: int) -> None:
+    with pytest.raises(UnsupportedModelError, match=OTHER_ROWS):
+        backpropagated_errors(bag_risk(Bag(layout), positions), "fc")
+    whole, parts = (
+        backpropagated_errors(bag_risk(Bag(layout), 5, s), "out") for s in [(6,), (4, 2)]
+    )
+    assert whole.errors.shape == parts.errors.shape == (6, 3, 3)  # behind the positions all is well
+
+
+@pytest.mark.parametrize("sizes", [(6,), (1, 5)])
+def test_samples_that_mix_are_refused(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(UnsupportedModelError, match="samples change each other's outputs"):
+        backpropagated_errors(bag_risk(Mixing(), 5, sizes), "fc")

@@ -228,10 +228,13 @@ class Mixed(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("net", [Twice(), Mixed()])
-def test_gradients_that_are_not_of_layers_are_found(net: nn.Module) -> None:
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [(Twice(), "other gradients than autograd"), (Mixed(), "change each other's outputs")],
+)
+def test_gradients_that_are_not_of_layers_are_found(net: nn.Module, words: str) -> None:
     risk = EmpiricalRisk(net.double(), CrossEntropy(), (normal(N, 4), Y))
-    with pytest.raises(UnsupportedModelError, match="other gradients than autograd"):
+    with pytest.raises(UnsupportedModelError, match=words):
         class_span(risk)
 
 
@@ -243,6 +246,14 @@ def test_refusals() -> None:
         class_span(cast(Any, net))
     with pytest.raises(UnsupportedModelError, match="CrossEntropy"):
         class_span(EmpiricalRisk(net, SquaredError(), (data[0], normal(N, C))))
+    for targets in (torch.eye(C)[Y], normal(N, C).softmax(1)):
+        with pytest.raises(
+            UnsupportedModelError, match=r"class indices.*Pass `target.argmax\(1\)`"
+        ):
+            class_span(EmpiricalRisk(net, CrossEntropy(), (data[0], targets)))
+    sequences = normal(3, 5, 4), torch.zeros(3, 5, dtype=torch.long)
+    with pytest.raises(UnsupportedModelError, match=r"\(3, 5, 3\).*`token_samples\(model, x, y\)`"):
+        class_span(EmpiricalRisk(net, CrossEntropy(), sequences))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), batch_size=4)
     anew = EmpiricalRisk(net, CrossEntropy(), loader, keep_data_bytes=0)
     with pytest.raises(UnsupportedModelError, match="in one order"):

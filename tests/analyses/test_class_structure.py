@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -183,10 +184,25 @@ def test_refusals() -> None:
         class_structure(v[:, :3], classes=CLASSES)
     with pytest.raises(InvalidArgumentError, match="none below 0"):
         class_structure(v, classes=CLASSES, weights=-w)
-    with pytest.raises(WrongTypeError, match="integers"):
-        class_structure(v, classes=CLASSES.double())
-    with pytest.raises(WrongTypeError, match="floating-point"):
-        class_structure(v.long(), classes=CLASSES)
+    wrong: Any
+    for wrong, words in (
+        (CLASSES.double(), r"torch.float64. Pass `classes.long\(\)`"),
+        (CLASSES.tolist(), r"list. Pass `torch.as_tensor\(classes\)`"),
+        (CLASSES.numpy(), r"ndarray. Pass `torch.as_tensor\(classes\)`"),
+    ):
+        for values in (v, v[:, 0]):
+            with pytest.raises(WrongTypeError, match=f"tensor of integers.*got {words}"):
+                class_structure(values, classes=wrong)
+    for wrong, words in (
+        (v.long(), r"torch.int64. Pass `values.double\(\)`"),
+        (v.numpy(), r"ndarray. Pass `torch.as_tensor\(values\)`"),
+        (v.tolist(), r"list. Pass `torch.as_tensor\(values\)`"),
+    ):
+        with pytest.raises(WrongTypeError, match=f"floating-point tensor; got {words}"):
+            class_structure(wrong, classes=CLASSES)
+    wrong = w.numpy()
+    with pytest.raises(WrongTypeError, match=r"\(11, 4\); got ndarray. Pass `torch.as_tensor\(w"):
+        class_structure(v, classes=CLASSES, weights=wrong)
     with pytest.raises(NonFiniteError, match="finite values"):
         class_structure(v / 0, classes=CLASSES)
     found = class_structure(v, classes=CLASSES)

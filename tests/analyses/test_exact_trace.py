@@ -10,9 +10,11 @@ from torch.utils.checkpoint import checkpoint
 from eigenscape.analyses import ExactTrace, _squared_gradients, exact_trace
 from eigenscape.errors import NonDeterministicRiskError, UnsupportedModelError, WrongTypeError
 from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from eigenscape.operators import GaussNewton
 from eigenscape.records import pack, unpack
 from eigenscape.risk import EmpiricalRisk
 from tests.cases import BATCH_SIZES, Case, N, case, classification, mlp, normal, shaken
+from tests.operators.test__class_moments import LAYOUTS, OTHER_ROWS, Bag, bag_risk
 
 Y = torch.arange(N) % 3
 
@@ -261,6 +263,37 @@ def test_models_that_are_not_covered(model: type[nn.Module], words: str) -> None
     risk = EmpiricalRisk(model(), CrossEntropy(), (normal(*shape), Y), batch_size=4)
     with pytest.raises(UnsupportedModelError, match=rf"(?s)({words}).*trace\(GaussNewton\(risk\)"):
         exact_trace(risk)
+
+
+def test_samples_that_mix_behind_a_first_batch_of_one() -> None:
+    x = normal(N, 4)
+    batches = [(x[:1], Y[:1]), (x[1:], Y[1:])]
+    with pytest.raises(UnsupportedModelError, match="do not change each other"):
+        exact_trace(EmpiricalRisk(Mixing(), CrossEntropy(), batches))
+    alone = EmpiricalRisk(Mixing(), CrossEntropy(), (x, Y), batch_size=1)  # none sees another
+    trace = float(GaussNewton(alone).to_dense().trace())
+    assert exact_trace(alone).trace == pytest.approx(trace, rel=1e-12)
+
+
+@pytest.mark.parametrize(("layout", "positions"), LAYOUTS)
+def test_rows_of_batches_that_cannot_be_cut(layout: str, positions: int) -> None:
+    """A second input that is the same for all samples, and no sample alone to compare with."""
+
+    class Scaled(Bag):
+        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+            return super().forward(x * scale)
+
+    def risk_of(model: nn.Module) -> EmpiricalRisk:
+        (batch,) = bag_risk(Bag(), positions).batches
+        return EmpiricalRisk(
+            model, CrossEntropy(), [(*batch.args, torch.full((3,), 2.0), batch.target)]
+        )
+
+    with pytest.raises(UnsupportedModelError, match=OTHER_ROWS):
+        exact_trace(risk_of(Scaled(layout)))
+    plain = risk_of(Scaled())
+    trace = float(GaussNewton(plain).to_dense().trace())
+    assert exact_trace(plain).trace == pytest.approx(trace, rel=1e-12)
 
 
 def test_checkpointing_between_layers_is_fine() -> None:

@@ -10,6 +10,7 @@ from eigenscape.errors import EmptySelectionError, InvalidArgumentError, Unsuppo
 from eigenscape.losses import CrossEntropy
 from eigenscape.operators import GaussNewton, Hessian
 from eigenscape.risk import EmpiricalRisk
+from tests.operators.test__class_moments import LAYOUTS, OTHER_ROWS, Bag, bag_risk
 
 
 def net():
@@ -184,3 +185,10 @@ def test_ignored_samples_do_not_count() -> None:
     )
     for name in ("values", "approximated", "rescaled", "input_norms", "overlaps"):
         torch.testing.assert_close(getattr(found, name), getattr(kept, name), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("layout", "positions"), LAYOUTS)
+def test_rows_that_are_not_samples_are_refused(layout, positions) -> None:
+    with pytest.raises(UnsupportedModelError, match=OTHER_ROWS):
+        full_approximation(bag_risk(Bag(layout), positions), num_pairs=2)
+    assert len(full_approximation(bag_risk(Bag(), positions), num_pairs=2).values) == 2

@@ -155,3 +155,29 @@ def test_what_does_not_fit_is_refused() -> None:
         kronecker_fit(risk, "1")
     with pytest.raises(InvalidArgumentError, match="num_probes"):
         kronecker_fit(risk, "0", num_probes=1)
+
+
+class Positions(nn.Module):
+    """A layer that sees (samples, positions, features), or positions first."""
+
+    def __init__(self, *, first: bool) -> None:
+        super().__init__()
+        self.fc, self.out, self.first = nn.Linear(5, 4), nn.Linear(4, 3), first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.first:
+            return self.out(torch.relu(self.fc(x.transpose(0, 1))).mean(0))
+        return self.out(torch.relu(self.fc(x)).mean(1))
+
+
+def test_positions_first_is_right_or_refused() -> None:
+    torch.manual_seed(5)
+    here, there = Positions(first=True), Positions(first=False)
+    there.load_state_dict(here.state_dict())
+    x = torch.randn(6, 2, 5, dtype=torch.float64)
+    ours, theirs = (kronecker_fit(made(model, x), "fc").approximations for model in (here, there))
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.frobenius_error == pytest.approx(other.frobenius_error)
+    # As many positions as samples: shapes do not tell them apart.
+    with pytest.raises(UnsupportedModelError, match=r"kronecker_fit\(risk, 'fc'\).*one sample"):
+        kronecker_fit(made(here, torch.randn(6, 6, 5, dtype=torch.float64)), "fc")

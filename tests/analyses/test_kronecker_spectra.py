@@ -147,7 +147,7 @@ def test_refusals() -> None:
     with pytest.raises(InvalidArgumentError, match="ratio"):
         kronecker_spectra(risk, "2", num_values=2).ratio(3)
     squares = es.EmpiricalRisk(network(), es.SquaredError(), (x, torch.randn(N, CLASSES)))
-    with pytest.raises(UnsupportedModelError, match="one class each"):
+    with pytest.raises(UnsupportedModelError, match="`CrossEntropy`, whose labels are classes"):
         kronecker_spectra(squares, "2")
     with pytest.raises(UnknownNameError, match=r"`kronecker_spectra\(risk, '7'\)` found no layer"):
         kronecker_spectra(risk, "7")

@@ -13,6 +13,7 @@ from eigenscape.losses import CrossEntropy, SquaredError
 from eigenscape.operators import LayerHessian, OutputHessian
 from eigenscape.records import pack, unpack
 from eigenscape.risk import EmpiricalRisk
+from tests.operators.test__class_moments import LAYOUTS, OTHER_ROWS, Bag, Mixing, bag_risk
 
 LABELS = torch.tensor([0, 1, 2, 3, 0, 1, 2, 0, 1, 0, 3])  # no two classes alike, 4 is empty
 
@@ -197,3 +198,16 @@ def test_what_does_not_fit_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(DataError, match="tsne=False"):
         logit_gradients(risk, "0")
+
+
+@pytest.mark.parametrize(("layout", "positions"), LAYOUTS)
+def test_rows_that_are_not_samples_are_refused(layout, positions) -> None:
+    with pytest.raises(UnsupportedModelError, match=rf"{OTHER_ROWS}.*another layer"):
+        logit_gradients(bag_risk(Bag(layout), positions), "fc", tsne=False)
+    assert logit_gradients(bag_risk(Bag(), positions), "fc", tsne=False).second_moment > 0
+
+
+@pytest.mark.parametrize("sizes", [(6,), (1, 5)])
+def test_samples_that_mix_are_refused(sizes) -> None:
+    with pytest.raises(UnsupportedModelError, match="samples change each other's outputs"):
+        logit_gradients(bag_risk(Mixing(), 5, sizes), "fc", tsne=False)

@@ -300,6 +300,43 @@ def test_classes_that_do_not_occur_have_no_parts(
 # --- what cannot be brought together by class ---
 
 
+class Mixing(nn.Module):
+    """Samples of a batch that change each other's logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x - 0.5 * x.mean(0)).tanh()
+
+
+def gradients_in_batches(model: nn.Module, parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return g (N, C, n) and p (N, C) of samples among the others of their batch."""
+    params = list(model.parameters())
+    z = torch.cat([model(part) for part in parts])
+    losses = -z.log_softmax(1).flatten()
+    found = [torch.autograd.grad(loss, params, retain_graph=True) for loss in losses]
+    g = torch.stack([torch.cat([part.flatten() for part in row]) for row in found])
+    return g.reshape(*z.shape, -1), z.softmax(1).detach()
+
+
+@pytest.mark.parametrize("sizes", [(1, 13), (13, 1), (2, 5, 7), (1,) * 14])
+def test_samples_that_mix_stay_in_their_batch(sizes: tuple[int, ...]) -> None:
+    """A batch of one sample does not tell; where all have one, none are joined."""
+    model, x = Mixing(), torch.randn(len(LABELS), 6)
+    parts = x.split(sizes)
+    risk = es.EmpiricalRisk(
+        model, es.CrossEntropy(), list(zip(parts, LABELS.split(sizes), strict=True))
+    )
+    g, p = gradients_in_batches(model, parts)
+    dense = dense_parts(g, p / len(LABELS), LABELS)
+    for max_bytes in (2**30, 0):
+        found = ClassGradients(risk, max_bytes=max_bytes)
+        for part in PARTS:
+            multiplies(found.part(part), dense[part], dense["between"])
+
+
 def test_positions_of_a_language_model_are_streamed() -> None:
     model, x, y = Positions(), torch.randint(0, 6, (5, 4)), torch.randint(0, 6, (5, 4))
     risk = es.EmpiricalRisk(model, es.CrossEntropy(), (x, y), batch_size=2)

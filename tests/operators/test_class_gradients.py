@@ -14,6 +14,7 @@ import eigenscape as es
 from eigenscape.errors import (
     InvalidArgumentError,
     NonDeterministicRiskError,
+    ShapeError,
     TooLargeError,
     UnknownNameError,
     UnsupportedModelError,
@@ -440,6 +441,8 @@ def test_refusals() -> None:
     for classes in ([0], [], [0, 0, 1], [-1, 2], [0, 3]):
         with pytest.raises(InvalidArgumentError, match="classes"):
             ClassGradients(risk, classes=classes)
+    with pytest.raises(ShapeError, match=r"in one list; got shape \(2, 2\).*for c, _ in pairs"):
+        ClassGradients(risk, classes=[(0, 6), (2, 4)])
     mask = torch.tensor([True, False, True])
     for classes, got in (
         ([0.5, 1.5], "torch.float64"),

@@ -219,13 +219,22 @@ def test_single_precision_is_accumulated_in_double() -> None:
 def test_refusals() -> None:
     x = torch.randn(N, 5)
     squares = es.EmpiricalRisk(network(), es.SquaredError(), (x, torch.randn(N, CLASSES)))
-    with pytest.raises(UnsupportedModelError, match=r"one class each.*got SquaredError"):
+    with pytest.raises(UnsupportedModelError, match=r"'2'\)` needs the loss.*got SquaredError"):
         ClassKronecker(squares, "2")
     tokens = es.EmpiricalRisk(
         network(), es.CrossEntropy(), (torch.randn(3, 7, 5), torch.zeros(3, 7, dtype=torch.long))
     )
-    with pytest.raises(UnsupportedModelError, match=r"output \(3, 7, 4\).*sample of its own"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"output \(3, 7, 4\).*`token_samples\(model, x, y\)`"
+    ):
         ClassKronecker(tokens, "2")
+    pixels = nn.Sequential(nn.Conv2d(2, CLASSES, 1))
+    maps = torch.randn(3, 2, 5, 6), torch.zeros(3, 5, 6, dtype=torch.long)
+    with pytest.raises(UnsupportedModelError, match=r"\(3, 4, 5, 6\)\. `ClassGradients` takes"):
+        ClassKronecker(es.EmpiricalRisk(pixels, es.CrossEntropy(), maps), "0")
+    binary = es.EmpiricalRisk(network(), es.BinaryCrossEntropy(), (x, torch.ones(N, CLASSES)))
+    with pytest.raises(UnsupportedModelError, match=r"Of one logit z return logits \(0, z\)"):
+        ClassKronecker(binary, "2")
     with pytest.raises(UnknownNameError, match=r"`ClassKronecker\(risk, '3'\)` found no layer"):
         ClassKronecker(risk_of(network(), x), "3")
     normal = nn.Sequential(nn.Linear(5, 3), nn.LayerNorm(3), nn.Linear(3, CLASSES))

@@ -14,6 +14,7 @@ from eigenscape.errors import (
 )
 from eigenscape.operators import KroneckerHessian, OutputHessian
 from eigenscape.testing import check_operator
+from tests.operators.test__class_moments import LAYOUTS, OTHER_ROWS, Bag, Mixing, bag_risk
 
 N, CLASSES = 7, 4
 
@@ -239,3 +240,82 @@ def test_a_model_that_is_a_layer_and_one_that_is_a_function() -> None:
     )  # fmt: skip
     with pytest.raises(WrongTypeError, match="pure function"):
         OutputHessian(risk)
+
+
+# --- layers whose first dimension is not that of the samples ---
+
+
+def in_another_layout(layout: str, positions: int) -> tuple[es.EmpiricalRisk, es.EmpiricalRisk]:
+    """Return one function with samples first and in another layout, in two batches."""
+    plain, other = Bag(), Bag(layout)
+    other.load_state_dict(plain.state_dict())
+    sizes = (4, 2)
+    return bag_risk(plain, positions, sizes), bag_risk(other, positions, sizes)
+
+
+@pytest.mark.parametrize(("layout", "positions"), [("folded", 5), ("positions first", 4)])
+@pytest.mark.parametrize("settings", [{}, {"kind": "hessian", "positions": "shared"}])
+def test_samples_that_need_not_be_told_apart(
+    layout: str, positions: int, settings: dict[str, str]
+) -> None:
+    plain, other = (
+        OutputHessian(r, "fc", **settings) for r in in_another_layout(layout, positions)
+    )
+    assert other.num_positions == plain.num_positions == {"fc": positions}
+    torch.testing.assert_close(other.matrix, plain.matrix)
+
+
+@pytest.mark.parametrize(("layout", "positions"), LAYOUTS)
+@pytest.mark.parametrize(
+    "settings",
+    [{"positions": "shared"}, {"kind": "hessian"}, {"layers": None}, {"layers": ["out", "fc"]}],
+)
+def test_rows_that_should_be_samples(
+    layout: str, positions: int, settings: dict[str, object]
+) -> None:
+    chosen = {"layers": "fc", **settings}
+    with pytest.raises(UnsupportedModelError, match=rf"{OTHER_ROWS}.*kind='hessian'"):
+        OutputHessian(bag_risk(Bag(layout), positions), **chosen)
+    OutputHessian(bag_risk(Bag(), positions), **chosen)
+
+
+def test_vectors_that_do_not_divide_among_samples() -> None:
+    class Ragged(Bag):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.fc(x.flatten(0, 1)[:-1])  # the last position of the last sample is not there
+            return self.out(nn.functional.pad(h, (0, 0, 0, 1)).unflatten(0, x.shape[:2]).mean(1))
+
+    with pytest.raises(UnsupportedModelError, match=r"'fc' has \(29, 4\)"):
+        OutputHessian(bag_risk(Ragged(), 5), "fc")
+
+
+@pytest.mark.parametrize("sizes", [(6,), (1, 5)])
+def test_samples_that_mix(sizes: tuple[int, ...]) -> None:
+    risk = bag_risk(Mixing(), 5, sizes)
+    for settings in ({}, {"positions": "shared"}, {"kind": "hessian"}):
+        with pytest.raises(UnsupportedModelError, match="change each other's outputs"):
+            OutputHessian(risk, "fc", **settings)
+    M = OutputHessian(risk, "fc", kind="hessian", positions="shared")
+    torch.testing.assert_close(M.matrix, es.Hessian(risk)["fc.bias"].to_dense())
+
+
+def test_drawn_targets_are_unbiased_where_samples_mix() -> None:
+    """Every sample has noise of its own, so that products of two samples' roots vanish."""
+    model = Mixing()
+    risk = bag_risk(model, 2)
+    (batch,) = risk.batches
+    z = model.fc(batch.args[0]).detach()
+
+    def output(z: Tensor) -> Tensor:
+        h = torch.tanh(z).mean(1)
+        return model.out(h - 0.5 * h.mean(0))
+
+    J, p = torch.autograd.functional.jacobian(output, z), output(z).softmax(1).detach()
+    A = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+    expected = torch.einsum("iajpm,iab,ibjpn->mn", J, A, J) / (2 * len(z))
+    draws = torch.stack(
+        [OutputHessian(risk, "fc", num_samples=8, seed=s).matrix for s in range(100)]
+    )
+    stderr = draws.std(0) / 10
+    assert bool(((draws.mean(0) - expected).abs() <= 5.0 * stderr + 1e-15).all())
+    assert float(stderr.max()) < 0.2 * float(expected.abs().max())

@@ -97,6 +97,16 @@ def test_refusals() -> None:
         fit_anchors(v, t.tolist())
     with pytest.raises(ShapeError, match=r"floating-point vector.*\(9, 1\)"):
         fit_anchors(v, t[:, None])
+    hint = r"\(5, 3\).*`log_bulk_partitions\(states, embedding, \(k,\)\)\[:, 0\]`"
+    with pytest.raises(ShapeError, match=hint):
+        fit_anchors(v, torch.randn(5, 3))
+    positions = v.view(3, 3, 3)
+    for call, second in ((fit_anchors, t), (anchor_table, v)):
+        name = call.__name__
+        with pytest.raises(ShapeError, match=rf"`{name}\(st.*\(3, 3, 3\).*`.flatten\(0, 1\)`"):
+            call(positions, second)
+    with pytest.raises(WrongTypeError, match=r"`anchor_table\(num_top=...\)`.*got.* 2. Pass `\(2,"):
+        anchor_table(v, v, num_top=2)
     for call, given in (
         (fit_anchors, (v, t)),
         (anchor_table, (v, v)),

@@ -80,6 +80,11 @@ def test_refusals(model: LogLinear) -> None:
         log_bulk_partitions(model.states, model.embedding, (11,))
     with pytest.raises(InvalidArgumentError, match="one size or more"):
         log_bulk_partitions(model.states, model.embedding, ())
+    for size in (0, 5):
+        with pytest.raises(WrongTypeError, match=rf"the integer {size}. Pass `\({size},\)`"):
+            log_bulk_partitions(model.states, model.embedding, size)
+    with pytest.raises(ShapeError, match=r"got \(1, 7, 3\).*`.flatten\(0, 1\)`"):
+        log_bulk_partitions(model.states[None], model.embedding, (0,))
     with pytest.raises(InvalidArgumentError, match="from 0 to 10"):
         model.with_word_lowered(11, 1.0)
     with pytest.raises(InvalidArgumentError, match="0 or more"):
