@@ -73,7 +73,7 @@ _CLAIMS = (
         known="E is weighted with p − y and G with p(1 − p), and on training data that are fitted "
         "both are as small as the error. On digits the mean |λ| of E is there 1.3 times that of G "
         "beyond C² eigenvalues, so neither alone makes the bulk; on test data, where p − y is "
-        "large, it is 17 to 22 times that, and the claim holds.",
+        "large, it is 17 to 22 times that, and the claim holds. It holds for VGG11.",
     ),
     Claim(
         "papyan.table1.hessian.test-bulk",
@@ -95,7 +95,9 @@ _CLAIMS = (
         known="On digits the three parts are there and lie over each other: eigenvalues of G_class "
         "go from 0.17 to 0.01, of G_cross from 0.1 down, and of G_within from 0.07 down, so G has "
         "one bulk. Three need parts of different sizes, as Theorem 8.1 has for symmetric "
-        "probabilities.",
+        "probabilities. VGG11 has two, nine outliers from 2.5 to 1.3 and all others from 0.3 down: "
+        "the nine largest of G_cross have the directions of the class means, and the others lie "
+        "among those of G_within.",
     ),
     Claim(
         "papyan.table1.gradients.outliers",
@@ -106,7 +108,8 @@ _CLAIMS = (
         why=_MASS,
         known="On digits projection of the span of G_class takes more than nine tenths, and so "
         "does subtraction of G_class + G_cross (both in the table): the directions are those of "
-        "the class means, and G_cross, of the same size as G_class, has a share in them.",
+        "the class means, and G_cross, of the same size as G_class, has a share in them. So it is "
+        "with VGG11: 0.70 by subtraction, 0.998 by projection, 0.999 with both.",
     ),
     Claim(
         "papyan.table1.gradients.mini-bulk",
@@ -119,7 +122,7 @@ _CLAIMS = (
         "above the bulk; this looks above.",
         known="On digits G_within has eigenvalues of the same size as G_cross, so the next "
         "C(C − 2) are of both: without G_within more of their mass goes than without G_cross (in "
-        "the table).",
+        "the table). Of VGG11's 0.66 goes with G_cross and 0.40 with G_within, in part the same.",
     ),
     Claim(
         "papyan.table1.gradients.bulk",
@@ -158,8 +161,8 @@ _CLAIMS = (
         "w_{c,c} g_{c,c} = −w_c g_c it follows that (Σ w_c) g_G = −(1/N) Σ_i p_{i,y} ∇ℓ_i, which "
         "is minus the gradient of the loss where samples are right (a cosine of 0.999 on digits): "
         "zero at a minimum, η times the weights with weight decay η. So the w_c g_c add up to "
-        "little and make C − 1 outliers; the largest is one of these. A mean of the g_c without "
-        "weights takes as little (in the table).",
+        "little and make C − 1 outliers; the largest is one of these, of VGG11 2.52 beside 2.47. A "
+        "mean of the g_c without weights takes as little (in the table).",
     ),
 )
 

@@ -55,6 +55,11 @@ _CLAIMS = (
         "with more epochs the bulks of G_cross and G_within separate",
         low=0.75,
         why="A statement about all sizes; one exception in four is allowed for noise.",
+        known="It holds on digits. VGG11 on up to 37 samples a class has taken three steps or "
+        "fewer after its first epoch, and gradients of samples are still alike: tr G_within is an "
+        "eighth of tr G_cross or less, so they begin a decade and a half apart. What is large "
+        "decides over traces; by medians (in the table, up to 71 a class) they are further apart "
+        "after the last epoch at each of four sizes, by 1.9 to 3.9 decades.",
     ),
     Claim(
         "papyan.fig6.sizes",
@@ -70,7 +75,9 @@ _CLAIMS = (
         "parameters, more than the N(C − 1) by which G_within is limited, G_cross is 0.3 decades "
         "above at 10 samples a class and 0.9 at 136. By medians (in the table) the narrow network "
         "does have them closer, but only since its 1514 parameters limit G_within at 136 samples a "
-        "class: with 9098 parameters the medians are 2.6 decades apart at 10 and 3.3 at 37.",
+        "class: with 9098 parameters the medians are 2.6 decades apart at 10 and 3.3 at 37. VGG11, "
+        "whose 28 million limit nothing: 0.04 decades at 10 a class and 1.5 at 506, after the last "
+        "epoch.",
     ),
     Claim(
         "papyan.fig6.class-distance",
@@ -82,7 +89,8 @@ _CLAIMS = (
         why="Half of what does change is the most that can pass for no change.",
         known="The level of G_within is tr/N as in the caption, so samples alone move it, by 1.1 "
         "decades from 10 to 136 a class; and epochs move it by 0.5 to 1.7 decades. "
-        "Wider networks on digits (26 378 parameters) do the same, and medians move by more.",
+        "Wider networks on digits (26 378 parameters) do the same, and medians move by more. For "
+        "VGG11 it goes from −0.2 to 2.5 decades.",
     ),
     Claim(
         "papyan.fig6.alignment",
