@@ -336,6 +336,7 @@ def _panels_picture(drawn: list[DynamicsMoment], label: str) -> Picture:
         "fig6",
         f"Fig. 6: the log-spectrum of G and its parts, {label}",
         panels,
+        across=len({moment.num_samples for moment in drawn}),
         shows="“Means” are the eigenvalues of G_class + G_cross + G_{c=c'}: the first C are due to "
         "G_class, the others to G_cross. The paper has C more for G_{c=c'}, too small to be drawn; "
         "they are zero, since it has the span of G_class. “Within” is tr G_within,c over the "

@@ -406,16 +406,16 @@ STUDY = Study(
                     (None, 0.2),
                 ),
                 "learning": {"num_trajectories": 1, "judge_size": 1000},
-                "few": {"judge_size": None},
+                "few": {"num_trajectories": 3, "judge_size": None},
                 "num_rules": 1,
                 "num_tests": 5,
                 "steps": 4000,
                 "looks": 40,
                 "rates": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
             },
-            note="A rule is learned from one run of each of 100 problems, about 4000 steps of the "
-            "rule as at laptop scale, where the thesis has three runs; with more than 1000 samples "
-            "it is judged on 1000 at a time, where the thesis's code takes all. "
+            note="With 1000 samples a rule is learned from three runs of each of 100 problems, as in "
+            "the thesis; with more from one run, about 4000 steps of the rule as at laptop scale, "
+            "and judged on 1000 samples at a time, where the thesis's code takes all. "
             f"{_OURS} 4000 steps at every size, where the thesis has 40 000 with all samples.",
         ),
     },

@@ -181,6 +181,7 @@ def test_alignment(result: StudyResult, shop: Workshop) -> None:
 def test_panels_are_epochs_by_sizes(result: StudyResult) -> None:
     titles = [panel.title for panel in result.pictures[0].panels]
     assert titles == [f"epoch {epoch}, {samples} samples" for epoch in (1, 2) for samples in SIZES]
+    assert result.pictures[0].across == len(SIZES)
     panels = result.pictures[0].panels
     assert len({panel.y for panel in panels}) == 1
     within = next(mark for mark in panels[0].marks if getattr(mark, "label", None) == "within")
