@@ -24,12 +24,8 @@ from eigenscape.errors import (
     NonFiniteError,
     UnsupportedModelError,
 )
-from eigenscape.losses import CrossEntropy
-from eigenscape.operators._batch_graphs import (
-    gradients,
-    require_tensor_output,
-    split_rows,
-)
+from eigenscape.operators._batch_graphs import gradients, require_tensor_output, split_rows
+from eigenscape.operators._class_loss import require_class_loss
 from eigenscape.risk import EmpiricalRisk, leaf_copies
 
 WEIGHTINGS = ("probabilities", "roots")
@@ -291,13 +287,8 @@ class ClassMeans:
 
     def _read(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits (T, V), numbers of classes (T,), −1 for others, and weights s (T,)."""
-        loss = self.risk.loss
+        loss = require_class_loss(self.risk.loss, "ClassGradients(risk)")
         require_tensor_output(output, "ClassGradients")
-        if not isinstance(loss, CrossEntropy):
-            raise UnsupportedModelError(
-                "`ClassGradients(risk)` needs the loss `CrossEntropy`, whose labels are classes; "
-                f"got {type(loss).__name__}."
-            )
         z, y, is_index = loss.aligned(output, batch.target)
         if not is_index:
             raise UnsupportedModelError(

@@ -22,12 +22,7 @@ from eigenscape.errors import (
     require_choice,
     require_count,
 )
-from eigenscape.layers import (
-    Layer,
-    SampleRows,
-    find_layer,
-    output_vectors,
-)
+from eigenscape.layers import Layer, SampleRows, find_layer, output_vectors
 from eigenscape.operators._batch_graphs import require_tensor_output
 from eigenscape.operators._formed import FormedOperator
 from eigenscape.operators._noise import sample_noise

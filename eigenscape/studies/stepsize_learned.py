@@ -413,9 +413,9 @@ STUDY = Study(
                 "looks": 40,
                 "rates": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
             },
-            note="With 1000 samples a rule is learned from three runs of each of 100 problems, as in "
-            "the thesis; with more from one run, about 4000 steps of the rule as at laptop scale, "
-            "and judged on 1000 samples at a time, where the thesis's code takes all. "
+            note="With 1000 samples a rule is learned from three runs of each of 100 problems, as "
+            "in the thesis; with more from one run, about 4000 steps of the rule as at laptop "
+            "scale, and judged on 1000 samples at a time, where the thesis's code takes all. "
             f"{_OURS} 4000 steps at every size, where the thesis has 40 000 with all samples.",
         ),
     },
