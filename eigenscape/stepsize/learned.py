@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eigenscape.checkpoint import Checkpoint, Key
 from eigenscape.errors import (
+    CheckpointError,
     InvalidArgumentError,
     ShapeError,
     require_count,
@@ -130,7 +131,8 @@ def learn_rules(
         meta_rate: Step size of RMSprop.
         start: Rule to begin with; `UpdateRule.random(seed=seed)` by default.
         checkpoint: Folder in which to save the state after every run; called again with the same
-            arguments, learning goes on from there and ends where it would have.
+            arguments, learning goes on from there and ends where it would have. So it does with
+            more trajectories.
         seed: Fixes everything.
         progress: Called after each segment; counts runs.
 
@@ -141,7 +143,7 @@ def learn_rules(
     Raises:
         ShapeError: If samples and classes do not fit.
         InvalidArgumentError: If a number is out of range.
-        CheckpointError: If the checkpoint is of another call.
+        CheckpointError: If the checkpoint is of another call, or of more runs.
     """
     call = "learn_rules"
     require_count(len(kinds), f"{call}(kinds)")
@@ -159,11 +161,16 @@ def learn_rules(
     lesson = _Lesson.start(rule, len(kinds))
     if checkpoint is not None:
         key: Key = {"call": call, "seed": seed, "meta_rate": rate, "hidden": [*hidden]}
-        key |= {"kinds": [vars(kind) for kind in kinds], "problems": num_problems, "runs": total}
+        key |= {"kinds": [vars(kind) for kind in kinds], "problems": num_problems}
         key |= {"batches": [b, judge_size], "segments": [*segments], "lengths": [*lengths]}
         key["rule"] = [rule.scale, rule.exponent]
         key["tensors"] = [f"{crc(t):08x}" for t in (inputs, labels, *rule.parameters)]
         lesson.save_in(checkpoint, key)
+        if lesson.done > total:
+            raise CheckpointError(
+                f"`{call}(checkpoint=...)` holds {lesson.done} runs, more than the {total} that "
+                "are asked for. Raise `num_trajectories`, or use another folder."
+            )
     moves: Segments | None = None
     ticker = Ticker(progress, "learning optimisers", total)
     for run in range(lesson.done, total):

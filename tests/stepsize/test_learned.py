@@ -404,6 +404,29 @@ def test_learning_that_was_stopped_ends_where_it_would_have(tmp_path):
             assert torch.equal(ours, theirs)
 
 
+def test_more_trajectories_go_on_from_fewer(tmp_path):
+    given = {**SMALL, "num_problems": 3}
+    given.pop("num_trajectories", None)
+    (whole,) = learn_rules(*samples(), [TRAINING], num_trajectories=2, **given)
+    (short,) = learn_rules(*samples(), [TRAINING], num_trajectories=1, checkpoint=tmp_path, **given)
+    seen = []
+    (longer,) = learn_rules(
+        *samples(),
+        [TRAINING],
+        num_trajectories=2,
+        checkpoint=tmp_path,
+        progress=lambda step: seen.append(step.done),
+        **given,
+    )
+    assert min(seen) >= 3  # runs
+    assert len(short.meta_losses) < len(longer.meta_losses)
+    assert torch.equal(longer.meta_losses, whole.meta_losses)
+    for ours, theirs in zip(longer.rule.parameters, whole.rule.parameters, strict=True):
+        assert torch.equal(ours, theirs)
+    with pytest.raises(CheckpointError, match=r"holds 6 runs, more than the 3.*num_trajectories"):
+        learn_rules(*samples(), [TRAINING], num_trajectories=1, checkpoint=tmp_path, **given)
+
+
 def test_a_checkpoint_of_another_learning_is_refused(tmp_path):
     learn_rules(*samples(), [TRAINING], checkpoint=tmp_path, **SMALL)
     with pytest.raises(CheckpointError, match="kinds"):
