@@ -124,8 +124,7 @@ def finish(
         course = _descent(options, data, test, _kind(first), run)
         _keep(course, _place(first, options, workshop), workshop)
         return
-    names = [part.file for part in missing]
-    unfinished = _place(first, options, workshop).with_name(f"unfinished-{digest(names)}")
+    unfinished = _unfinished(missing, options, workshop)
     learned = learn_rules(
         *data,
         [ProblemKind(_OBJECTIVES[part.name], **_kind(part)) for part in missing],
@@ -170,6 +169,12 @@ def _place(part: Part, options: Mapping[str, Any], workshop: Workshop) -> Path:
     deciding = {key: options[key] for key in options if key not in ("cases", "num_rules", "few")}
     deciding["learning"] = _learning(part, options)
     return workshop.folder / "rules" / f"{options['data']}-{digest(deciding)}" / part.file
+
+
+def _unfinished(group: Sequence[Part], options: Mapping[str, Any], workshop: Workshop) -> Path:
+    """Return where rules are kept while they are learned."""
+    names = [part.file for part in group]
+    return _place(group[0], options, workshop).with_name(f"unfinished-{digest(names)}")
 
 
 def _descent(

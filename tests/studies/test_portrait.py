@@ -79,12 +79,13 @@ class Twice(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.shared, self.spare = nn.Linear(2, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-        self.attention, self.last = nn.MultiheadAttention(4, 2), nn.Linear(4, 3)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.last = nn.Linear(4, 3)
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.shared(self.shared(self.first(x)).tanh())
-        return self.scale * self.last(self.attention(x, x, x, need_weights=False)[0])
+        x = self.shared(self.shared(self.first(x)).tanh())[:, None]  # sequences of one
+        return self.scale * self.last(self.attention(x, x, x, need_weights=False)[0][:, 0])
 
 
 def risk_of(model: nn.Module) -> EmpiricalRisk:

@@ -196,10 +196,12 @@ def test_kept_parts_are_of_the_settings_as_they_are_now(tmp_path: Path) -> None:
     assert {path.name for path in (kept / "bounds").glob("*")} <= ours
     options = stepsize_learned.STUDY.settings["paper"].options
     some = torch.zeros(60_000), torch.zeros(60_000)
-    rules = {
-        stepsize_learned._place(part, options, shop).relative_to(shop.folder / "rules")
-        for part in stepsize_learned.parts(options, some)
-    }
+    parts = stepsize_learned.parts(options, some)
+    places = [stepsize_learned._place(part, options, shop) for part in parts]
+    # Rules that go on in another session.
+    groups = stepsize_learned.together(parts, options)
+    places += [stepsize_learned._unfinished(group, options, shop) for group in groups]
+    rules = {place.relative_to(shop.folder / "rules") for place in places}
     found = (kept / "rules").glob("*/*")
     assert {path.relative_to(kept / "rules") for path in found} <= rules
     rows = [path for path in (kept / "bounds").glob("*/seed-*/*.json") if "test" not in path.name]
