@@ -176,7 +176,7 @@ class SampleRows:
     or folds them into the samples, has layers with other rows.
     """
 
-    def __init__(self, call: str, instead: str) -> None:
+    def __init__(self, call: str, instead: str = "Or name another layer.") -> None:
         """Begin with no batch looked at.
 
         Args:

@@ -126,7 +126,7 @@ def all_slopes(
     risk: EmpiricalRisk, layer: Layer, combinations: Combinations, call: str
 ) -> Iterator[Slopes]:
     """Yield `batch_slopes` of every batch of this rank; `call` is the user's, for messages."""
-    rows = SampleRows(call, "Or name another layer.")
+    rows = SampleRows(call)
     for batch in risk.batches:
         yield batch_slopes(risk, layer, batch, combinations, rows)
 

@@ -19,7 +19,6 @@ from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record, Status
 from eigenscape.risk import EmpiricalRisk
 
-_INSTEAD = "Or name another layer."
 _Part = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -104,7 +103,7 @@ def backpropagated_errors(
     require_count(max_bytes, "backpropagated_errors(max_bytes=...)")
     _require_plain(risk, call)
     (found,) = matrix_layers(risk, [layer], call)
-    rows = SampleRows(call, _INSTEAD)
+    rows = SampleRows(call)
     parts: list[_Part] = []
     for batch in risk.batches:
         part = _captured(risk, found, batch, call, rows)

@@ -25,7 +25,14 @@ from eigenscape.errors import (
     require_count,
 )
 from eigenscape.losses import CrossEntropy
-from eigenscape.operators import ClassParts, Dense, labels_of, require_class_loss, top_eigenvalues
+from eigenscape.operators import (
+    ClassParts,
+    Dense,
+    labels_of,
+    require_class_indices,
+    require_class_loss,
+    top_eigenvalues,
+)
 from eigenscape.precision import full_precision
 from eigenscape.progress import ProgressCallback
 from eigenscape.records import Columns, Record, Status
@@ -240,11 +247,7 @@ def _weights(risk: EmpiricalRisk, loss: CrossEntropy, max_bytes: int) -> tuple[T
             z = risk.output(risk.parameters(), batch)
             labels.append(labels_of(risk, z, batch, _CALL))
             _, y, is_index = loss.aligned(z, batch.target)
-            if not is_index:
-                raise UnsupportedModelError(
-                    f"`{_CALL}` needs class indices as targets; got probabilities, which give a "
-                    "sample no class. Pass `target.argmax(1)`."
-                )
+            require_class_indices(is_index, _CALL)
             s = loss.term_weights(z, y, is_index).double()
             roots.append((s * z.double().softmax(1) / risk.divisor).sqrt())
             needed = 8 * _MATRICES * (risk.num_samples * z.shape[1]) ** 2

@@ -1,5 +1,6 @@
 """The curvature matrices themselves, one final class each."""
 
+from eigenscape.operators._class_loss import require_class_indices as require_class_indices
 from eigenscape.operators._class_loss import require_class_loss as require_class_loss
 from eigenscape.operators._class_moments import labels_of as labels_of
 from eigenscape.operators._class_moments import matrix_layers as matrix_layers

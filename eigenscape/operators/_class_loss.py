@@ -1,4 +1,4 @@
-"""The one refusal of losses whose labels are no classes."""
+"""The one refusal of losses whose labels are no classes, and of targets that are none."""
 
 import functools
 
@@ -38,6 +38,23 @@ def require_class_loss(loss: Loss, call: str) -> CrossEntropy:
         f"`{call}` needs the loss `CrossEntropy`, whose labels are classes; got {_name(loss)}. "
         f"{advice}"
     )
+
+
+def require_class_indices(is_index: bool, call: str) -> None:
+    """Refuse targets that are probabilities, as `CrossEntropy.aligned` tells.
+
+    Args:
+        is_index: Whether they are class indices.
+        call: The user's call, for the message.
+
+    Raises:
+        UnsupportedModelError: If they are not.
+    """
+    if not is_index:
+        raise UnsupportedModelError(
+            f"`{call}` needs class indices as targets; got probabilities, which give a sample no "
+            "class. Pass `target.argmax(1)`."
+        )
 
 
 def _name(loss: Loss) -> str:

@@ -22,10 +22,9 @@ from eigenscape.errors import (
     InvalidArgumentError,
     NonDeterministicRiskError,
     NonFiniteError,
-    UnsupportedModelError,
 )
 from eigenscape.operators._batch_graphs import gradients, require_tensor_output, split_rows
-from eigenscape.operators._class_loss import require_class_loss
+from eigenscape.operators._class_loss import require_class_indices, require_class_loss
 from eigenscape.risk import EmpiricalRisk, leaf_copies
 
 WEIGHTINGS = ("probabilities", "roots")
@@ -290,11 +289,7 @@ class ClassMeans:
         loss = require_class_loss(self.risk.loss, "ClassGradients(risk)")
         require_tensor_output(output, "ClassGradients")
         z, y, is_index = loss.aligned(output, batch.target)
-        if not is_index:
-            raise UnsupportedModelError(
-                "`ClassGradients(risk)` needs class indices as targets; got probabilities, which "
-                "give a sample no class. Pass `target.argmax(1)`."
-            )
+        require_class_indices(is_index, "ClassGradients(risk)")
         V = z.shape[1]
         if int(self._labels.max()) >= V:
             raise InvalidArgumentError(
