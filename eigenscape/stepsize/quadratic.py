@@ -5,6 +5,7 @@ Letters as in chapter 5 of the thesis: f(w) = ½ wᵀHw, w_t the point after t s
 c_min = min(|c_1|, |c_d|). Meta-objectives: F = f(w_t), or with a logarithm F = (1/t) log f(w_t).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,7 @@ from eigenscape.stepsize._checks import (
     require_finite,
     step_sizes_of,
 )
-from eigenscape.stepsize._measure import first_root, scaled_powers
+from eigenscape.stepsize._measure import first_root, log_factors, over_largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,12 +165,17 @@ def meta_objective(
         [0.125]
     """
     t = require_count(num_steps, "meta_objective(num_steps=...)")
-    v, s = scaled_powers(
-        quadratic.eigenvalues, step_sizes_of(step_sizes, "meta_objective(step_sizes)")
-    )
+    eta = step_sizes_of(step_sizes, "meta_objective(step_sizes)")
     c, lam = quadratic.coefficients, quadratic.eigenvalues
-    whole = 0.5 * (c.square() * lam * v ** (2 * t)).sum(1)
-    return whole.log() / t + 2 * s.log() if log else whole * s ** (2 * t)
+    if log:
+        return (_log_terms(quadratic, eta, t).logsumexp(1) - math.log(2)) / t
+    return 0.5 * (c.square() * lam * (1 - eta[:, None] * lam) ** (2 * t)).sum(1)
+
+
+def _log_terms(quadratic: Quadratic, eta: Tensor, t: int) -> Tensor:
+    """Return log c²λ(1 − ηλ)^(2t) (k, d)."""
+    c, lam = quadratic.coefficients, quadratic.eigenvalues
+    return 2 * c.abs().log() + lam.log() + 2 * t * log_factors(lam, eta)
 
 
 def meta_gradient(
@@ -177,8 +183,8 @@ def meta_gradient(
 ) -> Tensor:
     """Return F'(η) in closed form.
 
-    With the logarithm both sums are divided by max|1 − ηλ|^(2t) first, so that nothing overflows or
-    vanishes, however many the steps.
+    With the logarithm both sums are divided by the largest term of f first, so that nothing
+    overflows or vanishes, however many the steps.
 
     Args:
         quadratic: f and w₀.
@@ -200,15 +206,15 @@ def meta_gradient(
         [-4.0]
     """
     t = require_count(num_steps, "meta_gradient(num_steps=...)")
-    v, s = scaled_powers(
-        quadratic.eigenvalues, step_sizes_of(step_sizes, "meta_gradient(step_sizes)")
-    )
+    eta = step_sizes_of(step_sizes, "meta_gradient(step_sizes)")
     c, lam = quadratic.coefficients, quadratic.eigenvalues
-    above = -(c.square() * lam.square() * v ** (2 * t - 1)).sum(1)
+    factors = 1 - eta[:, None] * lam
     if not log:
-        return t * above * s ** (2 * t - 1)
-    below = (c.square() * lam * v ** (2 * t)).sum(1)
-    return torch.where(s > 0, 2 * above / (s * below), 0.0)  # s = 0: f is zero, its minimum
+        return -t * (c.square() * lam.square() * factors ** (2 * t - 1)).sum(1)
+    terms = over_largest(_log_terms(quadratic, eta, t))
+    total = terms.sum(1)
+    above = torch.where(terms > 0, lam * terms / factors, 0.0).sum(1)
+    return torch.where(total > 0, -2 * above / total, 0.0)  # without terms f is 0, its minimum
 
 
 def optimal_step_size(quadratic: Quadratic, *, num_steps: int) -> float:

@@ -57,6 +57,59 @@ def test_one_step_is_the_line_search() -> None:
     assert found.stable == pytest.approx(2 / float(torch.linalg.eigvalsh(H)[-1]))
 
 
+@pytest.mark.parametrize("part", [1e-3, 1e-8, 1e-12, 0.0])
+def test_the_line_search_bears_a_gradient_that_hardly_sees_the_sharpest_direction(
+    part: float,
+) -> None:
+    values = torch.tensor([1.0, 2.0, 5.0, 100.0], dtype=torch.float64)
+    g = torch.tensor([1.0, 1.0, 1.0, part], dtype=torch.float64)
+    found = best_step_size(Dense(torch.diag(values)), g, num_steps=1)
+    assert found.step_size == pytest.approx(float(g @ g / (g @ (values * g))), rel=1e-10)
+
+
+def test_a_network_that_has_gone_down_its_sharpest_directions() -> None:
+    # Steps of 1/λ_max take out the sharpest direction first, so the gradient has no part in it.
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 8, generator=draw, dtype=torch.float64) * torch.logspace(1, -1, 8)
+    model = nn.Linear(8, 1, dtype=torch.float64)
+    risk = EmpiricalRisk(model, SquaredError(), (x, x.sum(1, keepdim=True)))
+    H = Hessian(risk).to_dense()
+    for _ in range(8):
+        step = risk.space.unflatten(risk.gradient())
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter -= step[name] / torch.linalg.eigvalsh(H)[-1]
+    g = risk.gradient()
+    found = best_step_size(Hessian(risk), g, num_steps=1)
+    assert found.step_size == pytest.approx(float(g @ g / (g @ H @ g)), rel=1e-9)
+    assert risk.value() + found.change == pytest.approx(
+        loss_after(risk, found.step_size, num_steps=1), rel=1e-9
+    )
+
+
+def test_the_line_search_with_curvature_of_both_signs() -> None:
+    H = torch.diag(torch.tensor([1.0, -0.99], dtype=torch.float64))
+    found = best_step_size(Dense(H), torch.ones(2, dtype=torch.float64), num_steps=1)
+    assert found.step_size == pytest.approx(200.0)
+    assert "first minimum" not in found.status.text
+
+
+@pytest.mark.parametrize("power", [-0.5, 0.0, 0.5, 1.0])
+@pytest.mark.parametrize("t", [200, 10_000])
+def test_the_error_covers_what_more_products_change(power: float, t: int) -> None:
+    values = torch.logspace(-4, 0, 150, dtype=torch.float64)
+    misses = []
+    for seed in range(4):
+        draw = torch.Generator().manual_seed(seed)
+        g = torch.randn(150, generator=draw, dtype=torch.float64) * values**power
+        found = best_step_size(Dense(torch.diag(values)), g, num_steps=t, num_products=20)
+        exact = first_root(values, g.square(), t)
+        assert exact is not None
+        misses.append(abs(found.step_size - exact) / found.error)
+    assert max(misses) < 2.5
+    assert sum(miss > 1 for miss in misses) <= 1
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_few_products_come_with_an_error_that_is_not_too_small(seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)

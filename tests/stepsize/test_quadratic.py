@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -81,6 +82,54 @@ def test_the_root_is_a_minimum_between_its_ends(
     assert torch.equal(slopes > 0, elsewhere > best)
     value = meta_objective(q, best, num_steps=t)
     assert bool((meta_objective(q, elsewhere, num_steps=t) >= value - 1e-12).all())
+
+
+def exact_root(values: list[float], coefficients: list[float], t: int) -> float:
+    """The η where Σ (λc)²(1 − ηλ)^(2t−1) is 0, bisected with rational numbers."""
+    nodes = [Fraction(value) for value in values]
+    weights = [(Fraction(c) * lam) ** 2 for c, lam in zip(coefficients, nodes, strict=True)]
+    low, high = 1 / max(nodes), 1 / min(nodes)
+    for _ in range(80):
+        middle = Fraction(float((low + high) / 2))  # or its digits double with every power
+        terms = [
+            w * (1 - middle * lam) ** (2 * t - 1) for lam, w in zip(nodes, weights, strict=True)
+        ]
+        low, high = (middle, high) if sum(terms) > 0 else (low, middle)
+    return float(low)
+
+
+@pytest.mark.parametrize("t", [1, 2, 10, 300])
+@pytest.mark.parametrize(
+    ("values", "coefficients"),
+    [
+        ([1.0, 2.0, 10.0], [1.0, 1.0, 0.0]),
+        ([1.0, 2.0, 10.0], [1.0, 1.0, 1e-8]),
+        ([1.0, 2.0, 10.0], [1.0, 1.0, 1e-150]),
+        ([1.0, 2.0, 2.0], [1.0, 0.0, 1.0]),
+        ([1.0, 2.0, 10.0], [0.0, 1.0, 1.0]),
+        ([1e-6, 1.0, 7.0], [1e-9, 1e3, 1.0]),
+        ([1.0, 2.0, 10.0], [0.0, 1.0, 0.0]),
+    ],
+)
+def test_coefficients_may_be_tiny_or_zero(
+    values: list[float], coefficients: list[float], t: int
+) -> None:
+    q = Quadratic(*(torch.tensor(each, dtype=torch.float64) for each in (values, coefficients)))
+    best = optimal_step_size(q, num_steps=t)
+    assert best == pytest.approx(exact_root(values, coefficients, t), rel=1e-9)
+
+
+def test_directions_without_a_part_in_the_start_do_not_count() -> None:
+    whole = Quadratic(
+        torch.tensor([1.0, 2.0, 10.0]).double(), torch.tensor([1.0, 1.0, 0.0]).double()
+    )
+    seen = Quadratic(whole.eigenvalues[:2], whole.coefficients[:2])
+    eta = torch.tensor([0.1, 0.5, 0.9]).double()
+    for function in (meta_objective, meta_gradient):
+        for t in (3, 400, 10**6):
+            found = function(whole, eta, num_steps=t)
+            assert bool(found.isfinite().all())
+            torch.testing.assert_close(found, function(seen, eta, num_steps=t))
 
 
 def test_one_eigenvalue_has_one_answer() -> None:
