@@ -1,9 +1,18 @@
-"""Refusals that the files of this room share."""
+"""Refusals that the files of this room share, and the one precision that products need."""
+
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
 from eigenscape.errors import NonFiniteError, ShapeError, WrongTypeError
+
+
+def require_tensor(value: object, call: str) -> Tensor:
+    """Return a tensor, else refuse; `call` is how the user wrote it."""
+    if not isinstance(value, Tensor):
+        raise WrongTypeError(f"`{call}` must be a tensor; got {type(value).__name__}.")
+    return value
 
 
 def require_matrix(value: object, call: str, *, columns: int | None = None) -> Tensor:
@@ -22,8 +31,7 @@ def require_matrix(value: object, call: str, *, columns: int | None = None) -> T
         ShapeError: If it is no matrix of that width, or not of floating point.
         NonFiniteError: If an entry is NaN or infinite.
     """
-    if not isinstance(value, Tensor):
-        raise WrongTypeError(f"`{call}` must be a tensor; got {type(value).__name__}.")
+    value = require_tensor(value, call)
     width = "any number of" if columns is None else str(columns)
     fits = value.ndim == 2 and value.numel() > 0 and columns in (None, value.shape[-1])
     if not fits or not value.is_floating_point():
@@ -62,7 +70,7 @@ def require_states(value: object, call: str, *, columns: int | None = None) -> T
 
 def require_sizes(value: object, call: str) -> None:
     """Refuse one size where several are expected; `call` is how the user wrote it."""
-    if isinstance(value, int):
+    if isinstance(value, Integral):
         raise WrongTypeError(
             f"`{call}` must be a sequence of sizes; got the integer {value}. Pass `({value},)`."
         )
@@ -89,6 +97,11 @@ def require_wide(value: Tensor, call: str) -> Tensor:
     return value
 
 
+def widened(value: Tensor) -> Tensor:
+    """Return float32 of half precision, whose products would keep three digits; others stay."""
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+
+
 def require_vector(value: object, call: str) -> Tensor:
     """Return a finite floating-point vector with one entry or more, else refuse.
 
@@ -104,8 +117,7 @@ def require_vector(value: object, call: str) -> Tensor:
         ShapeError: If it is no vector, or not of floating point.
         NonFiniteError: If an entry is NaN or infinite.
     """
-    if not isinstance(value, Tensor):
-        raise WrongTypeError(f"`{call}` must be a tensor; got {type(value).__name__}.")
+    value = require_tensor(value, call)
     if value.ndim != 1 or not value.numel() or not value.is_floating_point():
         raise ShapeError(
             f"`{call}` must be a floating-point vector with one entry or more; got "

@@ -18,7 +18,7 @@ from eigenscape.errors import (
     require_count,
     require_positive,
 )
-from eigenscape.representations._checks import require_matrix, require_wide
+from eigenscape.representations._checks import require_matrix, require_wide, widened
 from eigenscape.representations.omp import orthogonal_matching_pursuit, require_sparsity
 from eigenscape.representations.sparse_data import unit_rows
 
@@ -46,12 +46,15 @@ def coherence(dictionary: Tensor, observed: Tensor | None = None) -> float:
     require_count(len(A), "coherence(dictionary)'s number of atoms", at_least=2)
     if observed is not None:
         A = A[:, _split(observed, A.shape[1], "coherence(observed)")[0]]
-    A = unit_rows(A)
-    return float((A @ A.T).abs().fill_diagonal_(0.0).max())
+    A = unit_rows(widened(A))
+    return min(1.0, float((A @ A.T).abs().fill_diagonal_(0.0).max()))
 
 
 def best_sparse_losses(Y: Tensor, dictionary: Tensor, *, sparsity: int) -> Tensor:
     """Return min ‖y − Σ z_j b_j‖² over all codes with k entries, by trying every support.
+
+    Computed in float64. Of atoms that are linearly dependent but for rounding (a singular value
+    below 100 ε of the largest, by the dtype of the atoms) only their span counts.
 
     Cost: (p choose k) least-squares problems of size d by k, and a product with every sample.
 
@@ -78,13 +81,14 @@ def best_sparse_losses(Y: Tensor, dictionary: Tensor, *, sparsity: int) -> Tenso
     Y = require_matrix(Y, f"{call}(Y)", columns=B.shape[1])
     k = require_sparsity(sparsity, len(B), B.shape[1], f"{call}(sparsity=...)")
     supports = _all_supports(len(B), k, call).to(B.device)
-    most = Y.new_zeros(len(Y))
+    least, atoms, wide = 100 * torch.finfo(B.dtype).eps, unit_rows(B.double()), Y.double()
+    most = wide.new_zeros(len(Y))
     for part in supports.split(max(1, 2**22 // (len(Y) * k))):
         # The left singular vectors of atoms that may depend on one another; zeros where they do.
-        U, s, _ = torch.linalg.svd(B[part].mT, full_matrices=False)
-        U = U * (s > s[:, :1] * 1e-10).to(U).unsqueeze(1)
-        most = torch.maximum(most, (Y @ U).square().sum(2).amax(0))
-    return (Y.square().sum(1) - most).clamp_min(0.0)
+        U, s, _ = torch.linalg.svd(atoms[part].mT, full_matrices=False)
+        U = U * (s > s[:, :1] * least).to(U).unsqueeze(1)
+        most = torch.maximum(most, (wide @ U).square().sum(2).amax(0))
+    return (wide.square().sum(1) - most).clamp_min(0.0).to(Y)
 
 
 def net_dictionary(dictionary: Tensor, *, num_directions: int, clearance: float) -> Tensor:

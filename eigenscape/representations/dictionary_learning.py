@@ -77,7 +77,7 @@ def initial_dictionary(samples: Tensor, num_atoms: int, *, seed: int = 0) -> Ten
     require_count(num_atoms, "initial_dictionary(num_atoms)")
     require_seed(seed, "initial_dictionary")
     draw = torch.Generator().manual_seed(seed)
-    Y = Y[Y.norm(dim=1) > 0]
+    Y = Y[Y.any(1)]
     chosen = Y[torch.randperm(len(Y), generator=draw)[:num_atoms].to(Y.device)]
     more = torch.randn(num_atoms - len(chosen), Y.shape[1], generator=draw, dtype=torch.float64)
     return unit_rows(torch.cat([chosen, more.to(Y)]))

@@ -1,6 +1,7 @@
 """Sparse coding with the habits of a scikit-learn estimator, for anybody's data."""
 
 import inspect
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import (
+    EigenscapeWarning,
     InvalidArgumentError,
     ShapeError,
     UnknownNameError,
@@ -16,6 +18,7 @@ from eigenscape.errors import (
     require_count,
 )
 from eigenscape.representations._checks import require_matrix
+from eigenscape.representations.coding_bounds import masked_losses
 from eigenscape.representations.dictionary_learning import (
     initial_dictionary,
     learn_dictionary,
@@ -35,12 +38,13 @@ class MaskedSparseCoding:
 
     It follows scikit-learn's conventions without needing scikit-learn: `clone`, `Pipeline` and
     `GridSearchCV` take it, and it passes `check_estimator` but that NaN is a `NonFiniteError`.
-    Arrays give arrays, tensors give tensors on their own device. The first atoms are random
-    samples.
+    Arrays give arrays, tensors give tensors on their own device. Columns of a data frame must have
+    the names, and the order, that `fit` saw. The first atoms are random samples.
 
     Attributes:
         components_: Atoms of length 1 (num_atoms, features), after `fit`.
         n_features_in_: Number of features, after `fit`.
+        feature_names_in_: Names of the columns, after `fit` of a data frame that has names.
         n_iter_: Epochs that were run, after `fit`.
         losses_: Mean objective of each epoch, after `fit`.
 
@@ -99,22 +103,26 @@ class MaskedSparseCoding:
         Raises:
             WrongTypeError: If the samples are neither array nor tensor.
             ShapeError: If they are no matrix.
-            InvalidArgumentError: If a setting is out of range, or masking has a single feature.
+            InvalidArgumentError: If a setting is out of range, masking has a single feature, or
+                entries of a masked array are masked.
             NonFiniteError: If an entry is NaN or infinite.
         """
         samples = _samples(Y, "MaskedSparseCoding.fit(Y)")
         if self.masked:
             _require_two(samples, "fit", "Pass `masked=False`.")
-        settings = self.get_params()
+        settings = {name: _plain(value) for name, value in self.get_params().items()}
         owner, num_atoms = "MaskedSparseCoding", settings.pop("num_atoms")
         require_count(num_atoms, f"{owner}(num_atoms=...)")
         checked = {name: value for name, value in settings.items() if name != "rescale"}
         require_settings(owner, num_atoms, samples.shape[1], **checked)
-        start = initial_dictionary(samples, num_atoms, seed=self.seed)
+        start = initial_dictionary(samples, num_atoms, seed=settings["seed"])
         learned = learn_dictionary(samples, start, **settings)
         self.components_ = _like(learned.dictionary, Y)
         self.losses_ = _like(learned.losses, Y)
-        self.n_features_in_, self.n_iter_ = samples.shape[1], self.epochs
+        self.n_features_in_, self.n_iter_ = samples.shape[1], settings["epochs"]
+        vars(self).pop("feature_names_in_", None)
+        if (names := _column_names(Y)) is not None:
+            self.feature_names_in_ = names
         return self
 
     def transform(self, Y: Data) -> Data:
@@ -128,27 +136,29 @@ class MaskedSparseCoding:
             `set_output(transform="pandas")`.
 
         Raises:
-            InvalidArgumentError: If `fit` was not called.
+            InvalidArgumentError: If `fit` was not called, or columns have other names than there.
             ShapeError: If the samples have other features than those that were learned from.
             NonFiniteError: If an entry is NaN or infinite.
         """
         samples, atoms = self._fitted(Y, "transform")
         codes = orthogonal_matching_pursuit(
-            samples, atoms, sparsity=self.sparsity, rescale=self.rescale
+            samples, atoms, sparsity=_plain(self.sparsity), rescale=self.rescale
         ).dense()
         if self._output() == "pandas":
             import pandas
 
-            names = self.get_feature_names_out()
-            return pandas.DataFrame(codes.cpu(), index=getattr(Y, "index", None), columns=names)
+            # Lists and tensors have an `index` too, but it is a method.
+            index = getattr(Y, "index", None) if hasattr(Y, "columns") else None
+            return pandas.DataFrame(codes.cpu(), index, self.get_feature_names_out())
         return _like(codes, Y)
 
     def score(self, Y: Data, y: object = None) -> float:
         """Return minus the mean squared error of features that were not decoded from.
 
-        A random order of the features, fixed by `seed`, is cut into parts of as many as `fit`
-        hides; each part is hidden once. So dictionaries of any size, sparsity and mask can be
-        compared, and more atoms win nothing by explaining noise.
+        The features, in a random order that is always the same, are cut into parts of a tenth.
+        Each part is hidden once and told from all others, whatever `mask_size`, `masked` and `seed`
+        are. So dictionaries of any size, sparsity and mask can be compared, and more atoms win
+        nothing by explaining noise.
 
         Cost: `transform` once a part.
 
@@ -160,7 +170,8 @@ class MaskedSparseCoding:
             A number that is 0 at best; the noise's variance keeps it below.
 
         Raises:
-            InvalidArgumentError: If `fit` was not called, or `sparsity` exceeds the features seen.
+            InvalidArgumentError: If `fit` was not called, columns have other names than there, or
+                `sparsity` exceeds the features seen.
             ShapeError: If the samples have other features than those that were learned from.
             NonFiniteError: If an entry is NaN or infinite.
 
@@ -173,19 +184,16 @@ class MaskedSparseCoding:
         """
         samples, atoms = self._fitted(Y, "score")
         d = _require_two(samples, "score", "Score by a function of your own.")
-        seen = usual_mask_size(d) if not self.masked or self.mask_size is None else self.mask_size
-        k = require_sparsity(self.sparsity, len(atoms), seen, "MaskedSparseCoding(sparsity=...)")
-        order = torch.randperm(d, generator=torch.Generator().manual_seed(self.seed))
-        parts = [order.roll(-start).to(samples.device) for start in range(0, d, d - seen)]
+        seen, owner = usual_mask_size(d), "MaskedSparseCoding(sparsity=...)"
+        k = require_sparsity(_plain(self.sparsity), len(atoms), seen, owner)
+        order = torch.randperm(d, generator=torch.Generator().manual_seed(0)).to(samples.device)
         total = 0.0
-        for part in parts:
-            shown, hidden = part[d - seen :], part[: d - seen]
-            codes = orthogonal_matching_pursuit(
-                samples[:, shown], atoms[:, shown], sparsity=k, rescale=self.rescale
+        for hidden in order.split(d - seen):
+            losses = masked_losses(
+                samples, atoms, order[~torch.isin(order, hidden)], sparsity=k, rescale=self.rescale
             )
-            rest = samples[:, hidden] - codes.combine(atoms[:, hidden])
-            total += float(rest.double().square().mean())
-        return -total / len(parts)
+            total += float(losses.double().sum())
+        return -total / samples.numel()
 
     def fit_transform(self, Y: Data, y: object = None) -> Data:
         """Learn the dictionary, and code the samples it was learned from.
@@ -229,9 +237,14 @@ class MaskedSparseCoding:
             input_features: Not used.
 
         Returns:
-            An array of text: "maskedsparsecoding0", and so on.
+            An array of text, one for each atom: "maskedsparsecoding0", and so on.
+
+        Raises:
+            InvalidArgumentError: If `fit` was not called.
         """
-        return np.array([f"maskedsparsecoding{i}" for i in range(self.num_atoms)], dtype=object)
+        self._require_fit()
+        count = len(self.components_)
+        return np.array([f"maskedsparsecoding{i}" for i in range(count)], dtype=object)
 
     def set_output(self, *, transform: str | None = None) -> Self:
         """Choose what `transform` returns; pipelines pass it on.
@@ -313,12 +326,54 @@ class MaskedSparseCoding:
     def _fitted(self, Y: Data, method: str) -> tuple[Tensor, Tensor]:
         """Return samples that fit the atoms, and the atoms beside them."""
         self._require_fit()
-        samples = _samples(Y, f"MaskedSparseCoding.{method}(Y)", features=self.n_features_in_)
+        call = f"MaskedSparseCoding.{method}(Y)"
+        _require_names(_column_names(Y), getattr(self, "feature_names_in_", None), call)
+        samples = _samples(Y, call, features=self.n_features_in_)
         return samples, torch.as_tensor(self.components_).to(samples)
 
     def _output(self) -> str:
         chosen: dict[str, str] = getattr(self, "_sklearn_output_config", {})
         return chosen.get("transform", "default")
+
+
+def _plain(value: object) -> Any:
+    """Return a number of NumPy, such as a grid of settings holds, as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _column_names(Y: Data) -> "np.ndarray[Any, Any] | None":
+    """Return the names of a data frame's columns, where all of them are text."""
+    names = list(getattr(Y, "columns", ()))
+    is_named = bool(names) and all(isinstance(name, str) for name in names)
+    return np.array(names, dtype=object) if is_named else None
+
+
+def _require_names(names: Any, fitted: Any, call: str) -> None:
+    """Refuse columns other than those of `fit`, in scikit-learn's words; warn of none."""
+    if names is None or fitted is None:
+        if names is not fitted:
+            has, was = ("does not have valid", "with") if names is None else ("has", "without")
+            warnings.warn(
+                f"`{call}`: X {has} feature names, but MaskedSparseCoding was fitted {was} feature "
+                "names. The order of the columns is trusted.",
+                EigenscapeWarning,
+                stacklevel=4,
+            )
+        return
+    if list(names) == list(fitted):
+        return
+    text = f"`{call}`: The feature names should match those that were passed during fit.\n"
+    unseen, missing = sorted({*names} - {*fitted}), sorted({*fitted} - {*names})
+    for found, what in (
+        (unseen, "unseen at fit time"),
+        (missing, "seen at fit time, yet now missing"),
+    ):
+        shown = [*found[:5], "..."] if len(found) > 5 else found
+        if found:
+            text += f"Feature names {what}:\n" + "".join(f"- {name}\n" for name in shown)
+    if not unseen and not missing:
+        text += "Feature names must be in the same order as they were in fit.\n"
+    raise InvalidArgumentError(f"{text}Pass `Y[model.feature_names_in_]`.")
 
 
 def _settings() -> list[str]:
@@ -357,7 +412,7 @@ def _require_two(samples: Tensor, method: str, advice: str) -> int:
 
 
 def _as_tensor(value: Data, call: str) -> Tensor:
-    """Return data as a tensor; whole numbers and half precision become float64."""
+    """Return data as a tensor; all but float32 becomes float64."""
     if not isinstance(value, Tensor):
         value = torch.from_numpy(_as_array(value, call))
     if value.is_complex():
@@ -367,13 +422,19 @@ def _as_tensor(value: Data, call: str) -> Tensor:
 
 
 def _as_array(value: Data, call: str) -> "np.ndarray[Any, Any]":
-    """Return numbers as an array of our own; Python objects count if they are numbers."""
+    """Return numbers of any kind, or objects that are, as an array that PyTorch can take."""
+    if np.ma.is_masked(value):
+        raise InvalidArgumentError(
+            f"`{call}` has masked entries, which would be read as the numbers below the mask. Pass "
+            "`.filled(...)` of it, or take those rows out."
+        )
     array = np.asarray(value)
     wrong = f"`{call}` needs numbers in an array or a tensor; got {array.dtype}."
     if array.dtype.kind not in "fiubcO":
         raise WrongTypeError(wrong)
+    real = np.float32 if array.dtype.newbyteorder("=") == np.float32 else np.float64
     try:
-        return np.array(array, dtype=np.float64 if array.dtype.kind == "O" else None)
+        return np.array(array, dtype=np.complex128 if array.dtype.kind == "c" else real)
     except (TypeError, ValueError) as error:
         raise WrongTypeError(f"{wrong} {error}") from error
 

@@ -45,8 +45,8 @@ def output_states(
 ) -> LogLinear:
     """Run a language model and keep what its output layer is given.
 
-    The model runs in eval mode, without gradients; its mode is put back afterwards. A bias of the
-    output layer becomes one dimension more, whose state is 1.
+    The model runs in eval mode, without gradients; every part's mode is put back afterwards. A bias
+    of the output layer becomes one dimension more, whose state is 1.
 
     Args:
         model: Any model with a linear output layer, called with tokens.
@@ -85,12 +85,15 @@ def output_states(
         )
     require_count(batch_size, "output_states(batch_size=...)")
     _require_tokens(tokens, layer.out_features)
-    seen: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
-    training = model.training
+    seen: list[tuple[Any, ...]] = []
+    hook = layer.register_forward_pre_hook(
+        lambda _, given, named: seen.append((*given, *named.values())), with_kwargs=True
+    )
+    training = [module for module in model.modules() if module.training]
     try:
+        for module in training:
+            module.training = False
         with torch.no_grad():
-            model.eval()
             parts = tokens.split(batch_size)
             for part in parts:
                 model(part)
@@ -103,13 +106,14 @@ def output_states(
         ) from error
     finally:
         hook.remove()
-        model.train(training)
+        for module in training:
+            module.training = True
     if len(seen) != len(parts):
         raise UnsupportedModelError(
             f"`output_states(head=...)`: {head!r} ran {len(seen)} times in {len(parts)} passes; it "
             "must run once in each."
         )
-    states = torch.cat([part.flatten(0, -2) for part in seen])
+    states = torch.cat([given[0].detach().flatten(0, -2) for given in seen])
     embedding = layer.weight.detach()
     if layer.bias is not None:
         states = torch.cat([states, torch.ones_like(states[:, :1])], dim=1)

@@ -5,6 +5,7 @@ p(j) = exp(z_j)/Z. The *bulk* of a context is all words but the k most probable,
 of Z.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,12 @@ from eigenscape.errors import (
     require_not_negative,
 )
 from eigenscape.precision import full_precision
-from eigenscape.representations._checks import require_matrix, require_sizes, require_states
+from eigenscape.representations._checks import (
+    require_matrix,
+    require_sizes,
+    require_states,
+    widened,
+)
 
 # Logits of one chunk: 128 MB in float64.
 _LOGITS = 2**24
@@ -28,6 +34,8 @@ _LOGITS = 2**24
 @dataclass(frozen=True, eq=False)
 class LogLinear:
     """A model of the next word: what it makes of each context, and its words.
+
+    States and words of half precision are multiplied, and give their results, in float32.
 
     Attributes:
         states: One row for each context (N, d).
@@ -61,7 +69,7 @@ class LogLinear:
     @full_precision()
     def logits(self) -> Tensor:
         """Return ⟨v, v_j⟩ (N, n)."""
-        return self.states @ self.embedding.T
+        return widened(self.states) @ widened(self.embedding).T
 
     def log_probabilities(self) -> Tensor:
         """Return log p(j) (N, n)."""
@@ -135,7 +143,7 @@ def word_divergences(teacher: LogLinear, student: LogLinear) -> Tensor:
 def lowered_word_divergence(probability: Tensor, amount: float) -> Tensor:
     """Return KL(p*‖p) where p is p* with one logit lowered by s: s p⁻ + log(1 − p⁻(1 − e^{−s})).
 
-    It is below s p⁻; the thesis has 2s p⁻.
+    It is below s p⁻; the thesis has 2s p⁻. Computed in float64, and exactly 0 at p⁻ = 0 and 1.
 
     Args:
         probability: p⁻, the word's probability under p*; a tensor of any shape.
@@ -164,8 +172,12 @@ def lowered_word_divergence(probability: Tensor, amount: float) -> Tensor:
             "`lowered_word_divergence(probability)` must lie from 0 to 1 everywhere. Pass "
             "`model.log_probabilities().exp()`, not logits."
         )
-    s = torch.as_tensor(amount, dtype=probability.dtype, device=probability.device)
-    return s * probability + torch.log1p(probability * torch.expm1(-s))
+    p, s = probability.double(), float(amount)
+    below = s * p + (p * math.expm1(-s)).log1p()
+    # The same in 1 − p, which is exact above 1/2; e^s beyond e^700 would overflow.
+    rest, rise = 1.0 - p, min(s, 700.0)
+    above = (rest * math.expm1(rise)).log1p() + (s - rise) * (rest > 0) - s * rest
+    return torch.where(p <= 0.5, below, above).to(probability)
 
 
 @full_precision()
@@ -173,7 +185,7 @@ def log_bulk_partitions(states: Tensor, embedding: Tensor, num_top: Sequence[int
     """Return log Z_bulk of each context, for several sizes of the top.
 
     Cost: one product of states and embedding, and a sort of each row. Logits are formed for a few
-    contexts at a time, and summed in float64.
+    contexts at a time, in float32 where the model is of half precision, and summed in float64.
 
     Args:
         states: (N, d).
@@ -200,9 +212,9 @@ def log_bulk_partitions(states: Tensor, embedding: Tensor, num_top: Sequence[int
     for size in num_top:
         call = "log_bulk_partitions(num_top)"
         require_count(size, call, at_least=0, at_most=model.num_words - 1)
-    found = []
+    found, words = [], widened(embedding.detach()).T
     for part in states.detach().split(max(1, _LOGITS // model.num_words)):
-        z = (part @ embedding.detach().T).double()
+        z = (widened(part) @ words).double()
         if any(num_top):
             z = z.sort(dim=1, descending=True).values
         found.append(torch.stack([z[:, size:].logsumexp(1) for size in num_top], dim=1))

@@ -82,7 +82,9 @@ def orthogonal_matching_pursuit(
             favours long atoms. It matters where coordinates were taken away.
 
     Returns:
-        The codes. An atom that depends linearly on those before it gets the coefficient 0.
+        The codes. An atom that depends linearly on those before it gets the coefficient 0. So does
+        one at an angle to their span below 10√ε, which a Gram matrix cannot tell from rounding:
+        0.0035 in float32, 1.5e-7 in float64.
 
     Raises:
         ShapeError: If the matrices do not fit each other, or are of half precision.
@@ -109,13 +111,27 @@ def orthogonal_matching_pursuit(
             f"`{call}(Y, dictionary)` must share dtype and device; got {Y.dtype} on {Y.device} and "
             f"{B.dtype} on {B.device}."
         )
+    # Lengths matter where atoms are not rescaled: then one scale for all.
+    scales = row_scales(B if rescale else B.reshape(1, -1)).expand(len(B), 1)
+    B = B / scales
     weights = _weights(B.square().sum(1), rescale=rescale)
     atoms = B * weights[:, None]
     gram = atoms @ atoms.T
     rows = max(1, (_ENTRIES_CPU if B.device.type == "cpu" else _ENTRIES) // (k * len(B)))
     parts = [_pursue(part @ atoms.T, gram, k) for part in Y.split(rows)]
     support, values = (torch.cat(part) for part in zip(*parts, strict=True))
-    return SparseCodes(support, values.mul_(weights[support]), len(B))
+    values = values.mul_(weights[support]).div_(scales[support, 0])
+    return SparseCodes(support, values, len(B))
+
+
+def row_scales(matrix: Tensor) -> Tensor:
+    """Return the power of two at or below the largest |entry| of each row (p, 1); 1 for zeros.
+
+    To divide by it rounds nothing, and squares of what is left neither overflow nor vanish.
+    """
+    largest = matrix.abs().amax(1, keepdim=True)
+    mantissa, _ = torch.frexp(largest)  # from 1/2 to 1
+    return torch.where(largest > 0, largest / (2.0 * mantissa), 1.0)
 
 
 def require_sparsity(value: object, num_atoms: int, dimension: int, call: str) -> int:

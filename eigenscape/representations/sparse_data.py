@@ -17,7 +17,7 @@ from eigenscape.errors import (
 from eigenscape.representations._checks import (
     require_matrix,
 )
-from eigenscape.representations.omp import SparseCodes, require_sparsity
+from eigenscape.representations.omp import SparseCodes, require_sparsity, row_scales
 
 METRICS = ("cosine", "squared")
 
@@ -128,12 +128,15 @@ def recovery_error(truth: Tensor, learned: Tensor, *, metric: str = "cosine") ->
     A = require_matrix(truth, "recovery_error(truth)").double()
     B = require_matrix(learned, "recovery_error(learned)", columns=A.shape[1]).to(A)
     if metric == "cosine":
-        return float((1.0 - (unit_rows(A) @ unit_rows(B).T).abs().amax(1)).mean())
-    squares = A.square().sum(1, keepdim=True) + B.square().sum(1)
-    return float((squares - 2.0 * (A @ B.T).abs()).amin(1).mean())
+        errors = 1.0 - (unit_rows(A) @ unit_rows(B).T).abs().amax(1)
+    else:
+        squares = A.square().sum(1, keepdim=True) + B.square().sum(1)
+        errors = (squares - 2.0 * (A @ B.T).abs()).amin(1)
+    return float(errors.clamp_min(0.0).mean())  # below 0 is rounding
 
 
 def unit_rows(matrix: Tensor) -> Tensor:
-    """Return rows scaled to length 1; those of length 0 stay."""
-    lengths: Tensor = matrix.norm(dim=1, keepdim=True)
-    return matrix / lengths.clamp_min(torch.finfo(matrix.dtype).tiny)
+    """Return rows scaled to length 1, however long they were; those of length 0 stay."""
+    scaled = matrix / row_scales(matrix)
+    lengths: Tensor = scaled.norm(dim=1, keepdim=True)
+    return scaled / lengths.clamp_min(1.0)  # only rows of 0 are below

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eigenscape.errors import InvalidArgumentError, ShapeError, require_positive
 from eigenscape.records import Record, Status
-from eigenscape.representations._checks import require_matrix
+from eigenscape.representations._checks import require_matrix, require_tensor, widened
 from eigenscape.representations.anchor import fit_anchors
 from eigenscape.representations.log_linear import LogLinear, require_same_words, word_divergences
 
@@ -81,6 +81,7 @@ def anchored_scores(model: LogLinear, anchor: Tensor, a: Tensor, b: Tensor) -> T
         The scores (N,).
 
     Raises:
+        WrongTypeError: If one of them is no tensor.
         ShapeError: If the sizes do not fit.
 
     Examples:
@@ -89,18 +90,16 @@ def anchored_scores(model: LogLinear, anchor: Tensor, a: Tensor, b: Tensor) -> T
         >>> anchored_scores(model, anchor, one, one).tolist()
         [1.0, 3.0]
     """
-    if a.ndim != 1 or a.shape != b.shape or not 0 < len(a) <= model.num_words:
-        raise ShapeError(
-            f"`anchored_scores(a, b)` must be vectors of one length, up to {model.num_words}; "
-            f"got {tuple(a.shape)} and {tuple(b.shape)}."
-        )
+    _require_task(a, b, model.num_words, "anchored_scores")
+    require_tensor(anchor, "anchored_scores(anchor)")
     if anchor.shape != model.states.shape[1:]:
         raise ShapeError(
             f"`anchored_scores(anchor)` must be ({model.states.shape[1]},); got "
             f"{tuple(anchor.shape)}."
         )
-    a, b, anchor = (part.to(model.states) for part in (a, b, anchor))
-    offsets = model.states @ (model.embedding[: len(a)] - anchor).T
+    states = widened(model.states)
+    a, b, anchor = (part.to(states) for part in (a, b, anchor))
+    offsets = states @ (widened(model.embedding[: len(a)]) - anchor).T
     return (offsets - b).relu() @ a
 
 
@@ -156,7 +155,8 @@ def transfer(
         Both sides of the theorem, whether it applies, and the slack of its lemmas.
 
     Raises:
-        ShapeError: If the models do not match.
+        WrongTypeError: If coefficients or thresholds are no tensor.
+        ShapeError: If the models do not match, or coefficients and thresholds do not.
         InvalidArgumentError: If no word is left for the bulk, or no context has the margin.
 
     Examples:
@@ -171,11 +171,15 @@ def transfer(
     """
     call = "transfer"
     require_same_words(teacher, student, call)
+    _require_task(a, b, teacher.num_words, call)
     gamma, k = require_positive(margin, f"{call}(margin=...)"), len(a)
     if k >= teacher.num_words:
         raise InvalidArgumentError(
             f"`{call}(a=...)` takes {k} of {teacher.num_words} words; the bulk needs some too."
         )
+    teacher, student = (
+        LogLinear(widened(model.states), widened(model.embedding)) for model in (teacher, student)
+    )
     a, b = a.to(teacher.states), b.to(teacher.states)
     sides = [_side(model, a, b) for model in (teacher, student)]
     f_star, f = sides[0].scores, sides[1].scores
@@ -228,6 +232,16 @@ class _Side:
     offsets: Tensor  # ⟨v, v_j − v₀⟩ − b_j of the words of interest
     log_bulk_share: Tensor  # log Z_bulk/Z
     anchor_error: float
+
+
+def _require_task(a: object, b: object, num_words: int, call: str) -> None:
+    """Refuse what are no coefficients and thresholds of some of the words."""
+    a, b = require_tensor(a, f"{call}(a)"), require_tensor(b, f"{call}(b)")
+    if a.ndim != 1 or a.shape != b.shape or not 0 < len(a) <= num_words:
+        raise ShapeError(
+            f"`{call}(a, b)` must be vectors of one length, up to {num_words}; got "
+            f"{tuple(a.shape)} and {tuple(b.shape)}."
+        )
 
 
 def _side(model: LogLinear, a: Tensor, b: Tensor) -> _Side:

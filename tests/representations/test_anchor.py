@@ -43,6 +43,34 @@ def test_ridge_takes_singular_states() -> None:
     assert fit_anchors(flat, t, ridge=1e-9).mse < 1e-12
 
 
+@pytest.mark.parametrize("ridge", [1e-9, 1e-3, 1.0])
+def test_ridge_is_least_squares_with_rows_for_the_penalty(ridge: float) -> None:
+    v, t = torch.randn(30, 4), torch.randn(30)
+    penalty = (ridge * v.square().mean() * 30).sqrt() * torch.eye(4)
+    rows, wanted = torch.cat([v, penalty]), torch.cat([t, torch.zeros(4)])
+    best = torch.linalg.lstsq(rows, wanted.unsqueeze(1)).solution.squeeze(1)
+    torch.testing.assert_close(fit_anchors(v, t, ridge=ridge).anchors[0], best)
+
+
+@pytest.mark.parametrize("ridge", [1e-6, 1e-300])
+def test_ridge_takes_the_shortest_of_equals(ridge: float) -> None:
+    t = torch.arange(9.0)
+    nothing = fit_anchors(torch.zeros(9, 2), t, ridge=ridge)
+    assert nothing.anchors.tolist() == [[0.0, 0.0]]
+    assert nothing.mse == pytest.approx(float(t.square().mean()))
+    both = fit_anchors(torch.ones(9, 2), t, ridge=ridge).anchors  # their sum is the mean, 4
+    torch.testing.assert_close(both, torch.tensor([[2.0, 2.0]]), atol=1e-5, rtol=0)
+    some = torch.cat([torch.zeros(9, 2), torch.randn(9, 2)])  # of two anchors, one sees zeros
+    assert fit_anchors(some, t.repeat(2), num_anchors=2, ridge=ridge).anchors.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_exact_anchor_is_exact_in_half_precision(dtype: torch.dtype) -> None:
+    v = torch.cat([torch.randn(60, 15), torch.ones(60, 1)], dim=1).to(dtype)
+    table = anchor_table(v, torch.randn(16).to(dtype).repeat(8, 1), num_top=(0, 4))
+    assert max(table.mse) < 1e-10  # products of float32: a few 1e-6 each
+
+
 def test_table_is_a_fit_of_each_bulk() -> None:
     v, words = torch.randn(40, 3), torch.randn(9, 3)
     table = anchor_table(v, words, num_top=(0, 2, 100))

@@ -39,6 +39,20 @@ def test_best_losses_of_dependent_atoms() -> None:
     torch.testing.assert_close(losses, torch.tensor([16.0]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_best_losses_count_no_rounding_as_a_dimension(dtype: torch.dtype) -> None:
+    a, Y = torch.randn(7).to(dtype), torch.randn(4, 7).to(dtype)
+    for B in (torch.stack([a, a / 3, 0.7 * a]), torch.stack([a, 0 * a, 0 * a])):
+        along = Y.double() @ (a.double() / a.double().norm())
+        rest = Y.double().square().sum(1) - along.square()
+        losses = best_sparse_losses(Y, B, sparsity=2)
+        assert losses.dtype == dtype
+        torch.testing.assert_close(losses.double(), rest, rtol=1e-6, atol=0)  # float32 of atoms
+    long = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1e-20, 0.0]], dtype=dtype)
+    losses = best_sparse_losses(torch.tensor([[3.0, 4.0, 5.0]], dtype=dtype), long, sparsity=2)
+    assert losses.tolist() == [25.0]  # short, but a dimension
+
+
 def test_a_net_beats_the_truth() -> None:
     """Theorem 2.3.2 for k = 1: less loss than the truth, and no atom near it."""
     A, sigma = random_dictionary(8, 7), 0.1
@@ -143,6 +157,12 @@ def test_coherence() -> None:
     assert coherence(A) == pytest.approx(by_hand)
     part = A[:, [1, 3]]
     assert coherence(5 * A, torch.tensor([1, 3])) == pytest.approx(coherence(part))
+    for scale in (1e-25, 1e25):
+        two = torch.tensor([[scale, 0.0], [scale, scale]], dtype=torch.float32)
+        assert coherence(two) == pytest.approx(math.sqrt(0.5), rel=1e-6)
+    twice = torch.full((2, 3), 0.1, dtype=torch.bfloat16)
+    assert coherence(twice) == pytest.approx(1.0, rel=1e-6)
+    assert max(coherence(torch.randn(1, d).float().repeat(2, 1)) for d in range(2, 40)) <= 1.0
 
 
 def test_largest_of_squared_gaussians() -> None:

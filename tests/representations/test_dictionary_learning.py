@@ -53,6 +53,14 @@ def test_steps_are_those_of_the_algorithms(samples: torch.Tensor, masked: bool) 
     assert found.mask_size == (8 if masked else 11)
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_samples_of_any_length_become_atoms(scale: float) -> None:
+    Y = torch.tensor([[3.0, -4.0], [0.0, 0.0]], dtype=torch.float32) * scale
+    torch.testing.assert_close(
+        initial_dictionary(Y, 1), torch.tensor([[0.6, -0.8]], dtype=torch.float32)
+    )
+
+
 def test_masking_beats_the_baseline_where_atoms_are_many() -> None:
     A = random_dictionary(20, 20)
     Y, _ = sparse_samples(A, 600, sparsity=2, noise=0.2)

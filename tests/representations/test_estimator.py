@@ -2,13 +2,18 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.linear_model import orthogonal_mp
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.estimator_checks import (
+    check_dataframe_column_names_consistency,
+    check_estimator,
+)
 
 from eigenscape.errors import (
     EigenscapeError,
+    EigenscapeWarning,
     InvalidArgumentError,
     NonFiniteError,
     ShapeError,
@@ -19,7 +24,6 @@ from eigenscape.representations import (
     MaskedSparseCoding,
     initial_dictionary,
     learn_dictionary,
-    masked_losses,
     random_dictionary,
     sparse_samples,
 )
@@ -118,24 +122,32 @@ def test_data_frames_come_out_where_asked(samples: torch.Tensor) -> None:
         model.set_output(transform="polar")
 
 
-@pytest.mark.parametrize(("mask_size", "hidden"), [(None, 1), (8, 3), (4, 7)])
-def test_score_is_the_loss_of_hidden_features(
-    samples: torch.Tensor, mask_size: int | None, hidden: int
-) -> None:
-    model = small(mask_size=mask_size, seed=3).fit(samples)
-    order = torch.randperm(11, generator=torch.Generator().manual_seed(3)).tolist() * 2
-    losses, counts = torch.zeros(()), torch.zeros(11)
-    for start in range(0, 11, hidden):
+@pytest.mark.parametrize(("features", "hidden"), [(11, 1), (27, 2)])  # 27 = 13 · 2 + 1
+def test_score_is_the_loss_of_every_feature_once(features: int, hidden: int) -> None:
+    Y = sparse_samples(random_dictionary(8, features), 30, sparsity=2, noise=0.05)[0]
+    model = small(seed=3).fit(Y)
+    order = torch.randperm(features, generator=torch.Generator().manual_seed(0)).tolist()
+    atoms, given, guess = model.components_.T.numpy(), Y.T.numpy(), np.full(Y.T.shape, np.nan)
+    for start in range(0, features, hidden):
         gone = order[start : start + hidden]
-        counts[gone] += 1
-        seen = torch.tensor([i for i in range(11) if i not in gone])
-        losses += masked_losses(samples, model.components_, seen, sparsity=2).sum()
-    assert bool((counts >= 1).all())
-    expected = -float(losses / (len(samples) * counts.sum()))
-    assert model.score(samples) == pytest.approx(expected, rel=1e-10)
-    assert small(mask_size=mask_size, seed=3).fit(samples.numpy()).score(
-        samples.numpy()
-    ) == pytest.approx(expected, rel=1e-10)
+        seen = [i for i in range(features) if i not in gone]
+        lengths = np.linalg.norm(atoms[seen], axis=0)
+        codes = orthogonal_mp(atoms[seen] / lengths, given[seen], n_nonzero_coefs=2)
+        guess[gone] = atoms[gone] @ (codes / lengths[:, None])
+    expected = -np.square(given - guess).mean()
+    assert model.score(Y) == pytest.approx(expected, rel=1e-10)
+    assert small(seed=3).fit(Y.numpy()).score(Y.numpy()) == pytest.approx(expected, rel=1e-10)
+
+
+def test_the_same_atoms_score_the_same_whatever_they_were_learned_with() -> None:
+    Y = sparse_samples(random_dictionary(8, 30), 40, sparsity=2, noise=0.05)[0]
+    atoms = random_dictionary(9, 30)
+    found = []
+    for settings in ({"mask_size": 5}, {"mask_size": 27}, {"masked": False}, {"seed": 7}, {}):
+        model = small(**settings).fit(Y)
+        model.components_ = atoms
+        found.append(model.score(Y))
+    assert len(set(found)) == 1
 
 
 def test_score_finds_the_sparsity_of_the_data() -> None:
@@ -146,6 +158,101 @@ def test_score_finds_the_sparsity_of_the_data() -> None:
     assert -0.3 < search.best_score_ < -(0.3**2) * 0.8
     usual = MaskedSparseCoding(8, 1, masked=False, epochs=30, learning_rate=0.01).fit(Y)
     assert np.isfinite(usual.score(Y))  # masked all the same, so that the two compare
+
+
+def test_settings_may_be_numbers_of_numpy(samples: torch.Tensor) -> None:
+    grid = {"num_atoms": np.arange(3, 6), "sparsity": np.array([1, 2], dtype=np.uint8)}
+    search = GridSearchCV(small(), grid, cv=2).fit(samples.numpy())
+    assert search.best_estimator_.components_.shape[0] in (3, 4, 5)
+    plain = small(seed=3, learning_rate=0.25).fit(samples)
+    theirs = small(
+        num_atoms=np.int64(9),
+        sparsity=np.int32(2),
+        epochs=np.uint8(2),
+        batch_size=np.int64(200),
+        seed=np.int64(3),
+        learning_rate=np.float32(0.25),
+    ).fit(samples)
+    assert torch.equal(theirs.components_, plain.components_)
+    assert type(theirs.n_iter_) is int
+    with pytest.raises(WrongTypeError, match=r"sparsity=...\)` must be an integer; got bool"):
+        small(sparsity=np.True_).fit(samples)
+
+
+class Frame:
+    """What is read of a data frame: its columns and its numbers."""
+
+    def __init__(self, numbers: np.ndarray, columns: list[object]) -> None:
+        self.numbers, self.columns = numbers, columns
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return self.numbers
+
+
+@pytest.mark.parametrize("method", ["transform", "score"])
+def test_columns_are_those_of_fit(samples: torch.Tensor, method: str) -> None:
+    Y, names = samples.numpy(), [f"c{i}" for i in range(11)]
+    model = small().fit(Frame(Y, names))
+    assert model.feature_names_in_.tolist() == names
+    call = getattr(model, method)
+    np.testing.assert_array_equal(call(Frame(Y, names)), getattr(small().fit(Y), method)(Y))
+    name = rf"^`MaskedSparseCoding.{method}\(Y\)`: "
+    with pytest.raises(InvalidArgumentError, match=f"{name}.*should match(.|\n)*the same order"):
+        call(Frame(Y[:, ::-1], names[::-1]))
+    with pytest.raises(
+        InvalidArgumentError, match=f"{name}(.|\n)*unseen at fit time:\n- d(.|\n)*missing:\n- c0"
+    ):
+        call(Frame(Y, ["d", *names[1:]]))
+    with pytest.raises(InvalidArgumentError, match=f"{name}(.|\n)*missing:\n- c10\n- c9"):
+        call(Frame(Y[:, :9], names[:9]))
+    with pytest.warns(EigenscapeWarning, match="does not have valid feature names"):
+        call(Y)
+    model.fit(Y)
+    assert not hasattr(model, "feature_names_in_")
+    with pytest.warns(EigenscapeWarning, match="fitted without feature names"):
+        getattr(model, method)(Frame(Y, names))
+    model.fit(Frame(Y, list(range(11))))  # numbers are no names
+    assert not hasattr(model, "feature_names_in_")
+    call(Y)
+
+
+def test_scikit_learns_check_of_column_names() -> None:
+    check_dataframe_column_names_consistency("coding", MaskedSparseCoding(4, 1, epochs=2))
+
+
+@pytest.mark.parametrize("kind", [">f8", ">f4", ">i2", np.longdouble, np.uint64, np.float16, bool])
+def test_every_kind_of_number(samples: torch.Tensor, kind: object) -> None:
+    given = (4 * samples.numpy()).round().clip(0).astype(kind)
+    plain = np.array(given.tolist(), dtype=np.float32 if kind == ">f4" else np.float64)
+    model, expected = small().fit(given), small().fit(plain)
+    assert model.components_.dtype == plain.dtype
+    np.testing.assert_array_equal(model.components_, expected.components_)
+    np.testing.assert_array_equal(model.transform(given), expected.transform(plain))
+
+
+def test_masked_entries_are_refused(samples: torch.Tensor) -> None:
+    Y = np.ma.masked_array(samples.numpy())
+    model = small().fit(Y)  # nothing is masked
+    codes = np.ma.masked_array(model.transform(Y))
+    Y[1, 2] = codes[0, 0] = np.ma.masked
+    for call, given in (
+        (model.fit, Y),
+        (model.transform, Y),
+        (model.score, Y),
+        (model.inverse_transform, codes),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"has masked entries.*filled"):
+            call(given)
+
+
+def test_names_of_codes_follow_the_fitted_atoms(samples: torch.Tensor) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"Call `fit\(Y\)` first"):
+        small().get_feature_names_out()
+    model = small().fit(samples).set_params(num_atoms=4)
+    assert len(model.get_feature_names_out()) == 9
+    model.set_output(transform="pandas")
+    for given in (samples, samples.tolist(), Frame(samples.numpy(), list(range(11)))):
+        assert model.transform(given).shape == (30, 9)  # none of them has an index of rows
 
 
 def test_settings() -> None:

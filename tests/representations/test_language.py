@@ -73,6 +73,35 @@ def test_a_bias_becomes_a_dimension() -> None:
     torch.testing.assert_close(found.logits(), model(TOKENS % 7).detach().flatten(0, 1))
 
 
+class ByKeyword(nn.Module):
+    """A head called by keyword, and a layer that its owner keeps in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.frozen, self.head = nn.Embedding(7, 3), nn.Dropout(0.5), nn.Linear(3, 7)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        assert not self.training
+        return self.head(input=self.frozen(self.words(tokens)))
+
+
+def test_a_head_called_by_keyword() -> None:
+    model = ByKeyword()
+    found = output_states(model, TOKENS % 7, head="head")
+    expected = model.eval()(TOKENS % 7).detach().flatten(0, 1)
+    torch.testing.assert_close(found.logits(), expected)
+
+
+def test_every_part_gets_its_own_mode_back() -> None:
+    model = ByKeyword().train()
+    model.frozen.eval()
+    output_states(model, TOKENS % 7, head="head")
+    assert [part.training for part in model.modules()] == [True, True, False, True]
+    model.eval().head.train()
+    output_states(model, TOKENS % 7, head="head")
+    assert [part.training for part in model.modules()] == [False, False, False, True]
+
+
 @pytest.mark.parametrize("prefix", ["", "transformer."], ids=["plain", "prefixed"])
 def test_gpt2_is_read_from_its_files(
     net: GPT, folder: Path, tensors: dict[str, torch.Tensor], prefix: str

@@ -1,3 +1,6 @@
+from decimal import Decimal, localcontext
+
+import numpy as np
 import pytest
 import torch
 
@@ -35,6 +38,23 @@ def test_lowering_one_word_costs_little(model: LogLinear) -> None:
     assert (found > 0).all()
 
 
+def test_lowering_a_word_that_is_nearly_certain() -> None:
+    """Against arithmetic of 400 digits: e^−800 begins at the 348th."""
+    with localcontext() as context:
+        context.prec = 400
+        for s in (0.0, 1e-6, 0.5, 1.0, 37.0, 80.0, 800.0):
+            p = torch.tensor([0.0, 1e-20, 0.3, 0.6, 1 - 1e-3, 1 - 1e-9, 1 - 2**-53, 1.0])
+            found = lowered_word_divergence(p, s)
+            for value, q in zip(found.tolist(), map(Decimal, p.tolist()), strict=True):
+                t = Decimal(s)
+                exact = float(t * q + (1 - q + q * (-t).exp()).ln())
+                # What is left of s·min(p, q) is s²p(1 − p)/2.
+                assert value == pytest.approx(exact, rel=1e-12 + 2e-15 / max(s, 1e-9), abs=0)
+    ends = lowered_word_divergence(torch.tensor([[0.0, 1.0]]).float(), 37.0)
+    assert ends.tolist() == [[0.0, 0.0]]
+    assert ends.dtype == torch.float32
+
+
 def test_shifting_all_logits_costs_nothing_and_blinds_the_task(model: LogLinear) -> None:
     """Theorem 3.3.2, exactly."""
     a, b = torch.randn(4), torch.randn(4)
@@ -64,6 +84,27 @@ def test_large_logits_do_not_overflow() -> None:
     torch.testing.assert_close(found, torch.tensor([[1000.0]]) + torch.log(torch.tensor(4.0)))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_multiplied_in_float32(dtype: torch.dtype) -> None:
+    v, words = torch.randn(40, 64).to(dtype), torch.randn(30, 64).to(dtype)
+    z = v.double() @ words.double().T  # of numbers up to 30 or so
+    found = log_bulk_partitions(v, words, (0, 4))
+    kept = z.sort(dim=1, descending=True).values[:, 4:]
+    expected = torch.stack([z.logsumexp(1), kept.logsumexp(1)], dim=1)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    model = LogLinear(v, words)
+    assert model.log_probabilities().dtype == torch.float32
+    exact = {"atol": 2e-5, "rtol": 1e-5}
+    torch.testing.assert_close(model.log_probabilities().double(), z.log_softmax(1), **exact)
+    other = LogLinear(v, -words)
+    log_p, log_q = z.log_softmax(1), (-z).log_softmax(1)
+    divergences = (log_p.exp() * (log_p - log_q)).sum(1)
+    torch.testing.assert_close(word_divergences(model, other).double(), divergences, **exact)
+    anchor, a, b = torch.randn(64), torch.randn(3), torch.randn(3)
+    scores = (v.double() @ (words[:3].double() - anchor).T - b).relu() @ a
+    torch.testing.assert_close(anchored_scores(model, anchor, a, b).double(), scores, **exact)
+
+
 def test_refusals(model: LogLinear) -> None:
     other = LogLinear(model.states, model.embedding[:10])
     with pytest.raises(ShapeError, match="one vocabulary; got 11 and 10 words"):
@@ -80,7 +121,7 @@ def test_refusals(model: LogLinear) -> None:
         log_bulk_partitions(model.states, model.embedding, (11,))
     with pytest.raises(InvalidArgumentError, match="one size or more"):
         log_bulk_partitions(model.states, model.embedding, ())
-    for size in (0, 5):
+    for size in (0, 5, np.int64(5)):
         with pytest.raises(WrongTypeError, match=rf"the integer {size}. Pass `\({size},\)`"):
             log_bulk_partitions(model.states, model.embedding, size)
     with pytest.raises(ShapeError, match=r"got \(1, 7, 3\).*`.flatten\(0, 1\)`"):

@@ -52,6 +52,40 @@ def test_atoms_of_any_length(case: tuple[torch.Tensor, torch.Tensor], rescale: b
     assert (codes - other).abs().max() > 0.1  # the option does something
 
 
+@pytest.mark.parametrize("rescale", [True, False])
+@pytest.mark.parametrize(
+    ("scale", "dtype"),
+    [
+        (1e-25, torch.float32),
+        (1e25, torch.float32),
+        (1e-37, torch.float32),
+        (1e-170, torch.float64),
+        (1e160, torch.float64),
+        (1e307, torch.float64),
+    ],
+)
+def test_lengths_far_from_1(scale: float, dtype: torch.dtype, rescale: bool) -> None:
+    B = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]], dtype=dtype) * scale
+    codes = orthogonal_matching_pursuit(
+        torch.tensor([[0.0, 3.0, -4.0]], dtype=dtype), B, sparsity=3, rescale=rescale
+    )
+    expected = torch.tensor([[-3.0, 6.0, -4.0]])
+    torch.testing.assert_close(codes.dense().double() * scale, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_atoms_at_a_small_angle() -> None:
+    """Below 10√ε nothing tells an angle from rounding in a Gram matrix; float64 sees further."""
+    B, Y = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.003, 0.0]]), torch.tensor([[1.0, 1.0, 0.0]])
+    double = orthogonal_matching_pursuit(Y, B, sparsity=2)
+    expected = torch.linalg.solve(B[:, :2].T, Y[0, :2])
+    torch.testing.assert_close(double.dense()[0], expected, rtol=1e-8, atol=0)
+    single = orthogonal_matching_pursuit(Y.float(), B.float(), sparsity=2)
+    assert (single.values != 0).tolist() == [[True, False]]
+    B[1, 1] = 0.004
+    single = orthogonal_matching_pursuit(Y.float(), B.float(), sparsity=2)
+    assert (single.values != 0).all()
+
+
 def test_chunks_do_not_change_codes(
     case: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

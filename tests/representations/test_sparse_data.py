@@ -47,6 +47,20 @@ def test_squares_are_twice_cosines_for_unit_atoms() -> None:
     assert recovery_error(A, 2 * B) == pytest.approx(squared / 2)
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_recovery_error_of_atoms_of_any_length(scale: float) -> None:
+    assert recovery_error(torch.tensor([[scale, 0.0]]), torch.eye(2)) == 0.0
+    assert recovery_error(torch.eye(2), torch.tensor([[0.0, scale]])) == 0.5
+    assert recovery_error(torch.tensor([[0.0, 0.0]]), torch.eye(2)) == 1.0  # no direction at all
+
+
+@pytest.mark.parametrize("metric", ["cosine", "squared"])
+def test_recovery_error_is_never_negative(metric: str) -> None:
+    for seed in range(20):
+        A = random_dictionary(5, 7, seed=seed)
+        assert 0.0 <= recovery_error(A, A, metric=metric) < 1e-15
+
+
 def test_refusals() -> None:
     A = random_dictionary(4, 6)
     with pytest.raises(InvalidArgumentError, match="number of atoms, 4; got 5"):

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from eigenscape.errors import InvalidArgumentError, ShapeError
+from eigenscape.errors import InvalidArgumentError, ShapeError, WrongTypeError
 from eigenscape.representations import (
     RIGOROUS_CONSTANT,
     LogLinear,
@@ -158,6 +158,18 @@ def test_slacks_can_be_negative() -> None:
     assert _word_slack(sides, gaps, A, B, 5 * p_b, error) < -1e-3
 
 
+def test_half_precision_is_that_of_the_same_numbers_in_float32() -> None:
+    teacher = planted()
+    half = [
+        LogLinear(model.states.bfloat16(), model.embedding.bfloat16())
+        for model in (teacher, disturbed(teacher, 0.3))
+    ]
+    wide = [LogLinear(model.states.float(), model.embedding.float()) for model in half]
+    found, expected = (transfer(*pair, a=A, b=B, margin=0.5) for pair in (half, wide))
+    for field in dataclasses.fields(found):
+        assert getattr(found, field.name) == getattr(expected, field.name)
+
+
 def test_refusals() -> None:
     teacher = planted()
     with pytest.raises(ShapeError, match="one vocabulary"):
@@ -166,7 +178,16 @@ def test_refusals() -> None:
         transfer(teacher, teacher, a=A, b=B, margin=1e3)
     with pytest.raises(InvalidArgumentError, match="bulk needs some"):
         transfer(teacher, teacher, a=torch.ones(25), b=torch.ones(25), margin=1.0)
-    with pytest.raises(ShapeError, match="one length"):
+    with pytest.raises(ShapeError, match=r"`anchored_scores\(a, b\)`.*one length"):
         anchored_scores(teacher, torch.zeros(4), A, B[:1])
+    for wrong in (B[:1], torch.tensor(1.0)):
+        with pytest.raises(ShapeError, match=r"`transfer\(a, b\)`.*one length"):
+            transfer(teacher, teacher, a=A, b=wrong, margin=0.5)
+    with pytest.raises(WrongTypeError, match=r"`transfer\(a\)` must be a tensor; got list"):
+        transfer(teacher, teacher, a=[1.0, -0.7], b=B, margin=0.5)
+    with pytest.raises(WrongTypeError, match=r"`transfer\(b\)` must be a tensor; got tuple"):
+        transfer(teacher, teacher, a=A, b=(-1.5, -1.2), margin=0.5)
+    with pytest.raises(WrongTypeError, match=r"`anchored_scores\(anchor\)` .*; got list"):
+        anchored_scores(teacher, [0.0] * 4, A, B)
     with pytest.raises(ShapeError, match=r"must be \(4,\)"):
         anchored_scores(teacher, torch.zeros(3), A, B)
