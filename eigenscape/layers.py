@@ -139,18 +139,15 @@ def capture_tail(
                 f"Layer '{layer.name}' returns a {type(output).__name__}; its block is not a "
                 "function of one tensor. Use `Hessian(risk)[block]`."
             )
-        if not counted and _has_saving_hooks():
-            raise UnsupportedModelError(
-                f"Layer '{layer.name}' is evaluated again by activation checkpointing; its block "
-                "is not a function of one output. Use `Hessian(risk)[block]`, or switch it off."
-            )
+        if not counted:
+            refuse_recomputed(layer.name)
         leaf: Tensor = output.detach().requires_grad_()
         calls.append((args, kwargs, leaf))
         return leaf.clone()  # what follows may write into it, as `nn.ReLU(inplace=True)` does
 
     handle = layer.module.register_forward_hook(cut, with_kwargs=True)
     try:
-        with torch.enable_grad(), risk.evaluating():
+        with torch.enable_grad(), risk.evaluating(frozen=True):
             prediction = risk.output(risk.parameters(), batch)
             total, _ = risk.loss.total(prediction, batch.target)
     finally:
@@ -276,6 +273,25 @@ class SampleRows:
         for layer, one, rest in zip(layers, first, others, strict=True):
             # NaN says nothing about who depends on whom, and is refused elsewhere.
             yield layer, one.nan_to_num(0.0, 0.0, 0.0), rest.nan_to_num(0.0, 0.0, 0.0)
+
+
+def refuse_recomputed(name: str) -> None:
+    """Refuse a layer that is running and would run again on the way back; call it in a hook.
+
+    The second time it would run without the hook, and PyTorch would take what it saves then for
+    what was saved at first wherever shapes allow it.
+
+    Args:
+        name: The layer's name.
+
+    Raises:
+        UnsupportedModelError: If it would.
+    """
+    if _has_saving_hooks():
+        raise UnsupportedModelError(
+            f"Layer '{name}' is evaluated again by activation checkpointing; its block is not a "
+            "function of one output. Use `Hessian(risk)[block]`, or switch it off."
+        )
 
 
 def _has_saving_hooks() -> bool:

@@ -361,6 +361,8 @@ class _Sum(WrappedOperator):
 
     @property
     def is_symmetric(self) -> bool:
+        if self._sign > 0 and (self._other.T is self._inner or self._inner.T is self._other):
+            return True  # A + Aᵀ
         return self._inner.is_symmetric and self._other.is_symmetric
 
     @property

@@ -149,8 +149,15 @@ def common_kind(params: dict[str, Tensor]) -> tuple[torch.dtype, torch.device]:
     return dtype, device
 
 
+_PIECE = 2**19  # entries of tensors whose bits are added up at a time
+
+
 def bit_sums(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
     """Add up the bits of tensors as integers that wrap around, without waiting for a device.
+
+    Bits are multiplied with those above them first: of many entries that are doubled or negated,
+    the changes of exponents and signs alone add up to a multiple of what wraps around. A change of
+    the order of entries does not show.
 
     Args:
         tensors: Of any dtypes, on any devices.
@@ -168,9 +175,14 @@ def bit_sums(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
         size = flat[0].element_size()
         integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
         wide = torch.int64 if size == 8 else torch.int32
-        # Joined on a GPU, where two launches cost less than one for each tensor.
-        parts = [torch.cat(flat)] if flat[0].is_cuda else flat
-        sums += [part.view(integer).sum(dtype=wide) for part in parts]
+        # Joined on a GPU, or if small, where few launches cost less than some for each tensor; else
+        # in pieces that stay in a processor's cache.
+        is_joined = flat[0].is_cuda or sum(map(len, flat)) <= _PIECE // 8
+        pieces = [torch.cat(flat)] if is_joined else [p for t in flat for p in t.split(_PIECE)]
+        for piece in pieces:
+            bits = piece.view(integer)
+            mixed = (bits >> (4 * size - 1)).bitwise_or_(1).mul_(bits)
+            sums.append(mixed.sum(dtype=wide))
     return torch.stack([part.to(device, torch.int64, non_blocking=True) for part in sums])
 
 

@@ -312,19 +312,20 @@ class EmpiricalRisk:
         return gradient
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self, *, frozen: bool = False) -> Iterator[None]:
         """Put the model in its mode and route around kernels without a second derivative.
 
         Fused attention has no double backward, so the math kernel is used; cuDNN's recurrent
-        kernels have none either. Only the selected parameters require gradients meanwhile, since
-        activation checkpointing evaluates the module itself again, in the middle of a backward
-        pass. Everything is restored on leaving, also after an error.
+        kernels have none either. Only the selected parameters require gradients meanwhile, or none
+        if `frozen`, to differentiate by what layers give: activation checkpointing runs the module
+        again in a backward pass, and must save what was saved at first. All is restored at last.
         """
         module = self._module
         modules = list(module.modules()) if module is not None else []
         training = [part for part in modules if part.training and self._mode == "eval"]
         named = list(module.named_parameters()) if module is not None else []
-        flipped = [p for name, p in named if p.requires_grad != (name in self._selected)]
+        live = () if frozen else self._selected
+        flipped = [p for name, p in named if p.requires_grad != (name in live)]
         fastpath = torch.backends.mha.get_fastpath_enabled()
         with ExitStack() as stack:
             if torch.is_inference_mode_enabled():

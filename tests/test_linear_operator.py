@@ -81,9 +81,20 @@ def test_symmetry_is_claimed_only_where_it_holds() -> None:
         A["fc"],
         A["fc", "fc.*"],
         A.T,
+        B + B.T,
+        0.5 * (B.T + B),
     ):
         assert symmetric.is_symmetric
-    for other in (A + B, A @ A, B.T, A["fc", "scale"], B["fc"], A["fc.weight", "fc"]):
+    for other in (
+        A + B,
+        B + B,
+        B - B.T,
+        A @ A,
+        B.T,
+        A["fc", "scale"],
+        B["fc"],
+        A["fc.weight", "fc"],
+    ):
         assert not other.is_symmetric
     assert A.T is A
     assert B.T.T is B

@@ -100,9 +100,20 @@ def test_compiled_models_are_unwrapped() -> None:
 )
 def test_sums_of_bits_change_with_any_entry(dtype: torch.dtype) -> None:
     cpu = torch.device("cpu")
-    tensors = [torch.ones(3, 2, dtype=dtype), torch.ones((), dtype=torch.float64)]
+    tensors = [torch.ones(3, 2, dtype=dtype), torch.ones((), dtype=torch.int16)]
     before = bit_sums(tensors, cpu)
     assert (before.dtype, before.shape) == (torch.int64, (2,))
     torch.testing.assert_close(bit_sums(tensors, cpu), before, rtol=0, atol=0)
     tensors[0].data[1, 1] = torch.nan if dtype.is_floating_point else 0
     assert (bit_sums(tensors, cpu) != before).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("factor", [2.0, 0.5, -1.0, -4.0])
+@pytest.mark.parametrize("shape", [(2,), (64, 64), (512, 1024)])
+def test_sums_of_bits_change_with_all_entries(
+    dtype: torch.dtype, factor: float, shape: tuple[int, ...]
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tensor, cpu = torch.randn(shape, generator=generator).to(dtype), torch.device("cpu")
+    assert not torch.equal(bit_sums([tensor], cpu), bit_sums([factor * tensor], cpu))

@@ -54,7 +54,7 @@ def gradient_gram(
     found: Tensor | None = None
     ticker = Ticker(progress, "inner products of gradients", len(layers))
     for done, layer in enumerate(layers, 1):
-        with risk.evaluating():  # normalisations are looked at by themselves, too
+        with risk.evaluating(frozen=True):  # normalisations are looked at by themselves, too
             matrices = _seen(risk, layer, call)
         for x, s in matrices:
             if found is None:

@@ -17,10 +17,8 @@ from eigenscape.layers import (
     Layer,
     SampleRows,
     capture_tail,
-    find_layer,
     input_vectors,
     layer_input,
-    matrix_obstacle,
     output_vectors,
 )
 from eigenscape.operators import MOST_OUTPUTS, exact_roots, have_exact_roots
@@ -45,29 +43,6 @@ class Slopes:
     slopes: Tensor
     output: Tensor
     batch: Batch
-
-
-def matrix_layer(risk: EmpiricalRisk, name: str, call: str) -> Layer:
-    """Find a layer that is one matrix applied to vectors, or refuse.
-
-    Args:
-        risk: Its model must be an `nn.Module`.
-        name: As for `LayerHessian`.
-        call: The user's call, for the message.
-
-    Returns:
-        The layer.
-
-    Raises:
-        UnsupportedModelError: If it is another kind of layer.
-    """
-    layer = find_layer(risk, name, call)
-    if (obstacle := matrix_obstacle(layer)) is not None:
-        raise UnsupportedModelError(
-            f"`{call}` needs a linear layer or a convolution that runs once; '{name}' will not do: "
-            f"{obstacle}. Name another layer."
-        )
-    return layer
 
 
 def roots(risk: EmpiricalRisk) -> Combinations:
@@ -102,7 +77,7 @@ def batch_slopes(
     Raises:
         UnsupportedModelError: If the model's output is not (samples, up to 256 numbers).
     """
-    with torch.enable_grad(), risk.evaluating():
+    with torch.enable_grad(), risk.evaluating(frozen=True):
         tail = capture_tail(risk, layer, batch)
         if not have_exact_roots(tail.prediction):
             kind = tail.prediction
@@ -203,11 +178,11 @@ def _passes_by(risk: EmpiricalRisk, layer: Layer, batch: Batch, module: nn.Modul
 
     handle = module.register_forward_hook(cut)
     try:
-        with torch.enable_grad(), risk.evaluating():
+        with torch.enable_grad(), risk.evaluating(frozen=True):
             tail = capture_tail(risk, layer, batch, must_matter=False)
+            if not tail.prediction.requires_grad:
+                return False
+            (slope,) = torch.autograd.grad(tail.prediction.sum(), tail.output, allow_unused=True)
     finally:
         handle.remove()
-    if not tail.prediction.requires_grad:
-        return False
-    (slope,) = torch.autograd.grad(tail.prediction.sum(), tail.output, allow_unused=True)
     return slope is not None

@@ -215,7 +215,8 @@ def _require_pair(A: LinearOperator, B: LinearOperator) -> int:
         require_operator(operator, f"attribution({name})")
         if not operator.is_symmetric:
             raise NotSymmetricError(
-                f"`attribution({name})` needs a symmetric operator; got {operator!r}. For singular "
+                f"`attribution({name})` needs a symmetric operator; got {operator!r}. Where a "
+                "matrix is symmetric but for rounding, pass `Dense((M + M.T) / 2)`; for singular "
                 "values use `A.gram()`."
             )
     if A.shape != B.shape:

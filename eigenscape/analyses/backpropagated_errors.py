@@ -127,7 +127,7 @@ def _captured(
     risk: EmpiricalRisk, layer: Layer, batch: Batch, call: str, rows: SampleRows
 ) -> _Part:
     """Return classes, features, errors and probabilities of a batch, in host memory."""
-    with torch.enable_grad(), risk.evaluating():
+    with torch.enable_grad(), risk.evaluating(frozen=True):
         tail = capture_tail(risk, layer, batch)
         y = labels_of(risk, tail.prediction, batch, call)
         p = tail.prediction.detach().softmax(1)

@@ -54,7 +54,10 @@ class ClassStructure(Record):
     def columns(self) -> Columns:
         """Return a row for each part: its trace, its share of all, its largest eigenvalue."""
         total = self.traces["total"]
-        tops = {name: float(values[0]) for name, values in self.eigenvalues.items()}
+        # One class has no cross means, and no eigenvalue of them.
+        tops = {
+            n: float(values[0]) if len(values) else 0.0 for n, values in self.eigenvalues.items()
+        }
         return {
             "part": list(self.traces),
             "trace": list(self.traces.values()),

@@ -14,14 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eigenscape.analyses._slopes import matrix_layer
 from eigenscape.analyses.eigenspace_overlap import eigenspace_overlap
 from eigenscape.analyses.layer_curvature import layer_names
 from eigenscape.dense import eigh
 from eigenscape.errors import EmptySelectionError, require_choice, require_count
 from eigenscape.layers import Layer, capture_tail, from_matrices, input_vectors
 from eigenscape.linalg import eigsh
-from eigenscape.operators import GaussNewton, Hessian, OutputHessian, have_terms
+from eigenscape.operators import GaussNewton, Hessian, OutputHessian, have_terms, matrix_layers
 from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record
 from eigenscape.risk import EmpiricalRisk
@@ -133,7 +132,7 @@ def full_approximation(
             "`full_approximation(risk)` found no layer: the model is a pure function, or no layers "
             "were named. Use an `nn.Module`."
         )
-    found = [matrix_layer(risk, name, "full_approximation(risk, layers)") for name in names]
+    found = matrix_layers(risk, names, "full_approximation(risk, layers)")
     part = risk.restricted([name for layer in found for name in layer.params])
     M = OutputHessian(part, names, positions="shared").matrix
     k = require_count(num_pairs, "full_approximation(num_pairs=...)", at_most=len(M))

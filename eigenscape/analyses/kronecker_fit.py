@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.analyses._slopes import all_slopes, matrix_layer, roots
+from eigenscape.analyses._slopes import all_slopes, roots
 from eigenscape.analyses.eigenspace_overlap import eigenspace_overlap
 from eigenscape.dense import eigh
 from eigenscape.errors import ConvergenceWarning, SubstitutionWarning, require_count
 from eigenscape.layers import Layer
 from eigenscape.linalg import SpectralNorm, draw_probes, eigsh, spectral_norm
 from eigenscape.linear_operator import LinearOperator
-from eigenscape.operators import KroneckerHessian, LayerHessian
+from eigenscape.operators import KroneckerHessian, LayerHessian, matrix_layers
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record, Status, storable
@@ -163,7 +163,7 @@ def kronecker_fit(
     require_count(num_pairs, "kronecker_fit(num_pairs=...)")
     require_count(num_probes, "kronecker_fit(num_probes=...)", at_least=2)
     require_count(max_exact, "kronecker_fit(max_exact=...)")
-    place = matrix_layer(risk, layer, f"kronecker_fit(risk, {layer!r})")
+    (place,) = matrix_layers(risk, [layer], f"kronecker_fit(risk, {layer!r})")
     H, K = _block(risk, layer), KroneckerHessian(risk, layer, seed=seed)
     pairs = eigsh(H, num_pairs=min(num_pairs, H.space.size), tolerance=tolerance, seed=seed)
     top = spectral_norm(H, tolerance=tolerance, seed=seed)

@@ -15,7 +15,6 @@ from torch import Tensor
 from eigenscape.analyses._slopes import (
     Slopes,
     all_slopes,
-    matrix_layer,
     weights_above,
 )
 from eigenscape.batches import Batch
@@ -28,6 +27,7 @@ from eigenscape.errors import (
 )
 from eigenscape.layers import Layer
 from eigenscape.losses import CrossEntropy
+from eigenscape.operators import matrix_layers
 from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record, Status
 from eigenscape.risk import EmpiricalRisk
@@ -157,7 +157,7 @@ def logit_gradients(
             f"`{call}` is for `CrossEntropy()` without class weights, whose curvature is QᵀQ; the "
             f"loss is {type(loss).__name__}{' with weights' * isinstance(loss, CrossEntropy)}."
         )
-    found = matrix_layer(risk, layer, call)
+    (found,) = matrix_layers(risk, [layer], call)
     sums = _sums(risk, found, variable, loss.ignore_index, max_bytes)
     present = (sums.counts > 0).nonzero()[:, 0]
     counts = sums.counts[present]

@@ -14,14 +14,14 @@ from typing import Any, TypeAlias, overload
 import torch
 from torch import Tensor, nn
 
-from eigenscape.analyses._slopes import matrix_layer, unit_vectors, weights_above
+from eigenscape.analyses._slopes import unit_vectors, weights_above
 from eigenscape.analyses.eigenspace_overlap import eigenspace_overlap
 from eigenscape.batches import Batch
 from eigenscape.dense import eigh
 from eigenscape.errors import EmptySelectionError, UnsupportedModelError, require_choice
-from eigenscape.layers import Layer, output_vectors
+from eigenscape.layers import Layer, output_vectors, refuse_recomputed
 from eigenscape.losses import CrossEntropy
-from eigenscape.operators import MOST_OUTPUTS, exact_roots, have_exact_roots
+from eigenscape.operators import MOST_OUTPUTS, exact_roots, have_exact_roots, matrix_layers
 from eigenscape.precision import full_precision
 from eigenscape.records import Record, Status
 from eigenscape.risk import EmpiricalRisk
@@ -110,10 +110,9 @@ def output_space_overlap(
     spaces = [space] if isinstance(space, str) else list(space)
     for each in spaces:
         require_choice(each, SPACES, "output_space_overlap(space=...)")
-    layers = {
-        name: matrix_layer(risk, name, f"output_space_overlap(risk, {name!r})")
-        for name in ([layer] if isinstance(layer, str) else layer)
-    }
+    names = [layer] if isinstance(layer, str) else list(layer)
+    matrices = matrix_layers(risk, names, "output_space_overlap(risk, layer)")
+    layers = dict(zip(names, matrices, strict=True))
     chained = [each for each in spaces if each != "gradients"]
     above = {name: weights_above(risk, part) for name, part in layers.items() if chained}
     sums = _Sums(layers, spaces)
@@ -145,7 +144,7 @@ class _Sums:
 
     def add(self, risk: EmpiricalRisk, batch: Batch) -> None:
         """Add a batch."""
-        with torch.enable_grad(), risk.evaluating():
+        with torch.enable_grad(), risk.evaluating(frozen=True):
             prediction, seen = _shifted(risk, self._modules(risk), batch)
             for name, layer in self.layers.items():
                 if len(seen.get(layer.module, ())) != 1:
@@ -232,6 +231,7 @@ def _shifted(
     seen: _Seen = {}
 
     def shift(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:
+        refuse_recomputed(type(module).__name__)
         zero = torch.zeros_like(output, requires_grad=True)
         entering = args[0] if args else kwargs["input"]
         seen.setdefault(module, []).append((entering, zero))

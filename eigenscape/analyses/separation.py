@@ -5,6 +5,7 @@ their class means; H_class = Σ π_c μ_c μ_cᵀ with eigenvalues λ_1 ≥ … 
 (h − μ_c)(h − μ_c)ᵀ, and H = H_class + H_within, also for classes of unequal size.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,11 +31,13 @@ class Separation(Record):
         layers: Names, in the order given.
         class_values: λ_1 to λ_C of H_class in every layer (L, C), descending. The means are not
             centred: the first is mostly the global mean.
-        bulk: The largest eigenvalue of H_within (L,).
+        bulk: The largest eigenvalue of H_within (L,); 0 where nothing but rounding varies within
+            classes.
         ratios: λ_c over the bulk (L, C). Above 1 an eigenvalue of H_class is an outlier; infinite
-            where nothing varies within classes.
+            where the bulk is 0, and 0 where λ_c is.
         whiskers: λ_2/λ_C (L,), 1 for means that are equally long and orthogonal once the global
-            mean is out; infinite where the means span fewer than C directions.
+            mean is out; infinite where the means span fewer than C directions, so that λ_C = 0. Two
+            classes have 1 or infinity.
         centre_accuracy: Share of samples whose nearest class mean is their own (L,).
         linear_accuracy: Share that the least-squares linear classifier, with biases, gets right
             (L,). Where d ≥ n − 1 it fits any labels: judge held-out samples then.
@@ -74,8 +77,8 @@ def separation(
     """Measure how far classes stand out of the bulk of each layer's features.
 
     With depth Papyan sees λ_c over the bulk grow and λ_2/λ_C fall. Cost: for each layer the Gram
-    matrix of its smaller side and one least-squares problem (n, d + 1), in float64 where the
-    features are.
+    matrix of its smaller side, nC distances and one least-squares problem (n, d + 1), in float64
+    where the features are.
 
     Args:
         features: By layer, in order of depth, (n, d) or (n, ...), which is flattened.
@@ -111,19 +114,22 @@ def separation(
     for name, tensor in features.items():
         h = _matrix(tensor, len(targets), name)
         y = targets.to(h.device)
-        means = _class_means(h, y, len(classes))
         judged, truth = (h, y) if others is None else _judged(*others, name, h)
-        predictions = (torch.cdist(judged, means).argmin(1), _linear_prediction(h, y, judged))
+        # Without the mean of all samples, a common offset costs means and distances no digits.
+        mean = h.mean(0)
+        h, judged = h - mean, judged - mean
+        means = _class_means(h, y, len(classes))
+        predictions = (_nearest(judged, means), _linear_prediction(h, y, judged))
+        values, bulk = _class_values(means + mean, y), _largest_value(h - means[y])
+        # What is zero but for rounding is zero: some tens of eps of the longest, or few in float32.
+        floor = (1e-14 if tensor.dtype == torch.float64 else 1e-6) ** 2 * values[0]
         found = (
-            _class_values(means, y),
-            _largest_value(h - means[y]),
+            values.where(values > floor, 0.0),
+            bulk.where(bulk > floor, 0.0),
             *((prediction == truth).double().mean() for prediction in predictions),
         )
         rows.append([value.cpu() for value in found])
     values, bulk, centre, linear = (torch.stack(column) for column in zip(*rows, strict=True))
-    # What is zero but for rounding is zero: the means then span fewer directions.
-    floor = 1e-12 * values[:, :1]
-    values = torch.where(values > floor, values, 0.0)
     return Separation(
         status=Status(True, f"{len(rows)} layers, {len(targets)} samples, {len(classes)} classes."),
         num_products=0,
@@ -131,8 +137,8 @@ def separation(
         layers=tuple(features),
         class_values=values,
         bulk=bulk,
-        ratios=values / bulk[:, None],
-        whiskers=values[:, 1] / values[:, -1],
+        ratios=(values / bulk[:, None]).where(values > 0, 0.0),
+        whiskers=(values[:, 1] / values[:, -1]).where(values[:, -1] > 0, math.inf),
         centre_accuracy=centre,
         linear_accuracy=linear,
         is_held_out=held_out is not None,
@@ -240,16 +246,21 @@ def _judged(
 
 
 def _class_means(h: Tensor, targets: Tensor, C: int) -> Tensor:
-    sums = h.new_zeros(C, h.shape[1]).index_add_(0, targets, h)
-    return sums / targets.bincount(minlength=C)[:, None]
+    means, counts = h.new_zeros(C, h.shape[1]), targets.bincount(minlength=C)[:, None]
+    for _ in range(2):  # the rounding of a long sum goes with the second pass
+        means = means + torch.zeros_like(means).index_add_(0, targets, h - means[targets]) / counts
+    return means
 
 
 def _class_values(means: Tensor, targets: Tensor) -> Tensor:
-    """Return the C eigenvalues of Σ π_c μ_c μ_cᵀ, from its C × C Gram matrix."""
-    weights = targets.bincount(minlength=len(means)).double() / len(targets)
-    rows = weights.sqrt()[:, None] * means
-    values: Tensor = torch.linalg.eigvalsh(rows @ rows.T)
-    return values.flip(0).clamp_min(0.0)
+    """Return the C eigenvalues of Σ π_c μ_c μ_cᵀ, from singular values of its factor.
+
+    A Gram matrix would square the condition, and a long global mean would drown the rest.
+    """
+    C, d = means.shape
+    weights = targets.bincount(minlength=C).double() / len(targets)
+    values: Tensor = torch.linalg.svdvals(weights.sqrt()[:, None] * means)
+    return torch.nn.functional.pad(values.square(), (0, max(0, C - d)))
 
 
 def _largest_value(deviations: Tensor) -> Tensor:
@@ -259,16 +270,22 @@ def _largest_value(deviations: Tensor) -> Tensor:
     return largest.clamp_min(0.0)
 
 
+def _nearest(judged: Tensor, means: Tensor) -> Tensor:
+    # By differences: distances from products lose what lies near each other and far from 0.
+    exactly = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(judged, means, compute_mode=exactly).argmin(1)
+
+
 def _linear_prediction(h: Tensor, targets: Tensor, judged: Tensor) -> Tensor:
     """Fit one-hot targets by least squares with biases, least norm, and name the largest output."""
     Y = torch.nn.functional.one_hot(targets).double()
-    centre, mean = h.mean(0), Y.mean(0)
-    # Centred, a bias needs no column, and the solution is the one of least norm without it.
-    A, B = h - centre, Y - mean
+    mean = Y.mean(0)
+    # For centred h a bias needs no column, and the solution is the one of least norm without it.
+    A, B = h, Y - mean
     if len(A) > A.shape[1]:  # with A = QR, ‖AW − B‖ is least where ‖RW − QᵀB‖ is
         Q, A = torch.linalg.qr(A)
         B = Q.T @ B
     # Where A lacks rank only LAPACK has a solver.
     W = torch.linalg.lstsq(A.cpu(), B.cpu(), driver="gelsd").solution.to(h.device)
-    outputs: Tensor = (judged - centre) @ W + mean
+    outputs: Tensor = judged @ W + mean
     return outputs.argmax(1)

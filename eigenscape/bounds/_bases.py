@@ -120,7 +120,7 @@ def gradient_factors(risk: EmpiricalRisk, name: str) -> Iterator[tuple[Tensor, T
     if layer is None or matrix_obstacle(layer) is not None:
         return
     for batch in risk.batches:
-        with risk.evaluating():
+        with risk.evaluating(frozen=True):
             tail = capture_tail(risk, layer, batch)
             x = input_vectors(layer, tail)
             for root in exact_roots(risk, tail.prediction.detach(), batch):

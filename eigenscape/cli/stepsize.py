@@ -151,7 +151,8 @@ def _tell(screen: Screen, found: "StepSize", measured: dict[str, float]) -> None
     if math.isnan(found.step_size):
         facts["λ_min"] = f"{found.smallest:.5g}"
     else:
-        screen.table(columns, title=f"In {found.num_steps} steps of gradient descent")
+        steps = f"{found.num_steps} step{'s' if found.num_steps > 1 else ''}"
+        screen.table(columns, title=f"In {steps} of gradient descent")
         exact = found.error == 0
         facts["error of η*"] = "none but rounding" if exact else f"about {found.error:.2g}"
     screen.facts({**facts, "products": found.num_products})

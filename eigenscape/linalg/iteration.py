@@ -271,15 +271,17 @@ def _iterate(
     """Multiply and turn columns V until the first k pairs have converged, or for `steps` times."""
     for step in range(1, steps + 1):
         G = multiply(operator, V, "subspace_iteration", batch=batch)
-        values, X, AX = (part[..., :k] for part in ritz(V, G, "magnitude"))
+        values, X, AX = ritz(V, G, "magnitude")
         ticker.tick(step)
-        found, residuals = torch.stack([values, residual_norms(values, X, AX)]).cpu()
+        norms = residual_norms(values[:k], X[:, :k], AX[:, :k])
+        found, residuals = torch.stack([values[:k], norms]).cpu()
         limits = residual_limits(found, tolerance, operator)
         if fixed is None and bool((residuals <= limits).all()):
             break
         if step < steps:
-            V = _rounded(orthonormal(G), operator)
-    return Found(values, X, AX, step * V.shape[1])
+            # Of the span of G, columns that are nearly orthogonal already.
+            V = _rounded(orthonormal(AX), operator)
+    return Found(values[:k], X[:, :k], AX[:, :k], step * V.shape[1])
 
 
 def _num_extra(given: int | None, num_pairs: int, degree: int) -> int:

@@ -3,10 +3,10 @@
 from eigenscape.operators._class_loss import require_class_indices as require_class_indices
 from eigenscape.operators._class_loss import require_class_loss as require_class_loss
 from eigenscape.operators._class_moments import labels_of as labels_of
-from eigenscape.operators._class_moments import matrix_layers as matrix_layers
 from eigenscape.operators._class_parts import ClassParts as ClassParts
 from eigenscape.operators._class_parts import gram_matrix as gram_matrix
 from eigenscape.operators._class_parts import top_eigenvalues as top_eigenvalues
+from eigenscape.operators._matrix_layers import matrix_layers as matrix_layers
 from eigenscape.operators._piecewise import curved_operation as curved_operation
 from eigenscape.operators._roots import MOST_OUTPUTS as MOST_OUTPUTS
 from eigenscape.operators._roots import exact_roots as exact_roots

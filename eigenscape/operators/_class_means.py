@@ -85,7 +85,7 @@ class ClassMeans:
             max_bytes: Most memory for M; if it takes more, nothing is stored.
         """
         self.risk, self._labels, self._weighting = risk, labels.to(risk.device), weighting
-        self._marks = risk.marks()
+        self._marks, self._bits = risk.marks(), risk.bits()
         self.max_bytes = max_bytes
         self.weights = self._cell_weights()
         self._can_group = self._try_group()
@@ -304,8 +304,10 @@ class ClassMeans:
         return z.movedim(1, -1).flatten(0, -2), labels.flatten(), s.flatten()
 
     def _require_same_point(self) -> None:
-        """Refuse parameters that are not those of the means."""
-        if self.risk.marks() != self._marks:
+        """Refuse parameters that are not those of the means; cost: one reading of the model."""
+        has_moved = self.risk.marks() != self._marks
+        # PyTorch does not count writes through `.data`.
+        if has_moved or not torch.equal(self.risk.bits(), self._bits):
             raise NonDeterministicRiskError(
                 "The model changed since its `ClassGradients` were made, and their weights and "
                 "means are those of the old parameters. Make a new `ClassGradients(risk)`."

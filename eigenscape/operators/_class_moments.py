@@ -7,28 +7,24 @@ there, π_c the share of samples of class c, D the risk's divisor. With cross-en
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from eigenscape.batches import Batch
 from eigenscape.errors import UnsupportedModelError
 from eigenscape.layers import (
     Layer,
     SampleRows,
-    Tail,
-    capture_tail,
-    find_layer,
     input_vectors,
     layer_input,
-    matrix_obstacle,
     output_vectors,
 )
 from eigenscape.operators._batch_graphs import require_tensor_output
 from eigenscape.operators._class_loss import require_class_loss
+from eigenscape.operators._matrix_layers import capture_shifts
 from eigenscape.operators.output_hessian import draws_needed, gram, output_roots
 from eigenscape.risk import EmpiricalRisk
 
@@ -52,31 +48,6 @@ class ClassMoments:
     outputs: Tensor
     inputs: Tensor
     num_samples: int | None
-
-
-def matrix_layers(risk: EmpiricalRisk, names: Sequence[str], call: str) -> list[Layer]:
-    """Find layers that are one matrix applied to vectors, or refuse.
-
-    Args:
-        risk: Its model must be an `nn.Module`.
-        names: As for `LayerHessian`.
-        call: The user's call, for the message.
-
-    Returns:
-        The layers.
-
-    Raises:
-        UnknownNameError: If there is none of that name.
-        UnsupportedModelError: If one of them is another kind of layer.
-    """
-    found = [find_layer(risk, name, call) for name in names]
-    for layer in found:
-        if (obstacle := matrix_obstacle(layer)) is not None:
-            raise UnsupportedModelError(
-                f"`{call}` needs linear layers or convolutions that run once; '{layer.name}' will "
-                f"not do: {obstacle}. Name another layer."
-            )
-    return found
 
 
 def class_moments(
@@ -110,7 +81,7 @@ def class_moments(
     sums = _Sums(layers, shared, num_samples, SampleRows(call, _INSTEAD))
     with risk.ranks.together():
         for batch in risk.batches:
-            with torch.enable_grad(), risk.evaluating():
+            with torch.enable_grad(), risk.evaluating(frozen=True):
                 sums.add(risk, batch, call, seed, per_class)
     samples, vectors = risk.ranks.sum(sums.samples), risk.ranks.sum(sums.vectors)
     present = (samples > 0).nonzero()[:, 0]
@@ -170,7 +141,7 @@ class _Sums:
         self._inputs: dict[int, Tensor] = {}
 
     def add(self, risk: EmpiricalRisk, batch: Batch, call: str, seed: int, per_class: bool) -> None:
-        tails = _capture(risk, self._layers, batch)
+        tails = capture_shifts(risk, self._layers, batch)
         prediction, leaves = tails[0].prediction, [tail.output for tail in tails]
         y = labels_of(risk, prediction, batch, call)
         self._rows.require(self._layers, prediction, leaves, [layer_input(tail) for tail in tails])
@@ -216,34 +187,6 @@ def _add_grams(sums: dict[int, Tensor], vectors: Tensor, sizes: list[int]) -> No
         if len(part):
             found = gram(part)
             sums[number] = sums[number].add_(found) if number in sums else found
-
-
-def _capture(risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch) -> list[Tail]:
-    """Run a batch once; of several layers, the output is a zero that was added to the real one."""
-    if len(layers) == 1:
-        return [capture_tail(risk, layers[0], batch)]
-    calls: dict[str, list[tuple[Any, Any, Tensor]]] = {layer.name: [] for layer in layers}
-
-    def listen(layer: Layer) -> Any:
-        def shift(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:
-            zero = torch.zeros_like(output, requires_grad=True)
-            calls[layer.name].append((args, kwargs, zero))
-            return output + zero
-
-        return layer.module.register_forward_hook(shift, with_kwargs=True)
-
-    with ExitStack() as stack:
-        for layer in layers:
-            stack.callback(listen(layer).remove)
-        prediction = risk.output(risk.parameters(), batch)
-        total, _ = risk.loss.total(prediction, batch.target)
-    for name, found in calls.items():
-        if len(found) != 1:
-            raise UnsupportedModelError(
-                f"Layer '{name}' ran {len(found)} times in one forward pass; it has not one "
-                "output. Name layers that run once."
-            )
-    return [Tail(*calls[layer.name][0], prediction, total) for layer in layers]
 
 
 def _symmetric(matrices: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from eigenscape.errors import require_count
 from eigenscape.layers import from_matrices, to_matrices
-from eigenscape.operators._class_moments import class_moments, matrix_layers
+from eigenscape.operators._class_moments import class_moments
 from eigenscape.operators._formed import FormedOperator
+from eigenscape.operators._matrix_layers import matrix_layers
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
 

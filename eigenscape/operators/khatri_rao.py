@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.errors import EmptySelectionError, InvalidArgumentError, require_count
+from eigenscape.errors import EmptySelectionError, require_count
 from eigenscape.layers import Layer, from_matrices, to_matrices
-from eigenscape.operators._class_moments import class_moments, matrix_layers
+from eigenscape.operators._class_moments import class_moments
 from eigenscape.operators._formed import FormedOperator
+from eigenscape.operators._matrix_layers import matrix_layers
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import Block, ParamSpace
@@ -96,10 +97,6 @@ class KhatriRao(FormedOperator):
         if num_samples is not None:
             require_count(num_samples, "KhatriRao(num_samples=...)")
         found = matrix_layers(risk, names, call)
-        if len({layer.name for layer in found}) < len(found):
-            raise InvalidArgumentError(
-                f"`{call}` needs different layers; got {names}. Name each once."
-            )
         moments = class_moments(
             risk,
             found,

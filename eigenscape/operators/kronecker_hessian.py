@@ -14,22 +14,20 @@ from eigenscape.batches import Batch
 from eigenscape.dense import eigh
 from eigenscape.errors import (
     ShapeError,
-    UnsupportedModelError,
     require_count,
 )
 from eigenscape.layers import (
     SampleRows,
     capture_tail,
-    find_layer,
     from_matrices,
     input_vectors,
-    matrix_obstacle,
     output_vectors,
     to_matrices,
 )
 from eigenscape.losses import CrossEntropy
 from eigenscape.operators._batch_graphs import require_tensor_output
 from eigenscape.operators._formed import FormedOperator
+from eigenscape.operators._matrix_layers import matrix_layers
 from eigenscape.operators.output_hessian import draws_needed, gram, output_roots, symmetric
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
@@ -88,12 +86,7 @@ class KroneckerHessian(FormedOperator):
                 change each other's outputs behind it and no targets are drawn.
         """
         call = f"KroneckerHessian(risk, {layer!r})"
-        found = find_layer(risk, layer, call)
-        if (obstacle := matrix_obstacle(found)) is not None:
-            raise UnsupportedModelError(
-                f"`{call}` needs a linear layer or a convolution that runs once: {obstacle}. Use "
-                "`LayerHessian`."
-            )
+        (found,) = matrix_layers(risk, [layer], call)
         if num_samples is not None:
             require_count(num_samples, "KroneckerHessian(num_samples=...)")
         self._layer, self._space = found, risk.restricted(found.params).space
@@ -112,7 +105,7 @@ class KroneckerHessian(FormedOperator):
         output = inputs = torch.zeros((), dtype=torch.float64, device=risk.device)
         vectors = 0
         for batch in risk.batches:
-            with risk.evaluating():
+            with risk.evaluating(frozen=True):
                 tail = capture_tail(risk, self._layer, batch)
                 require_tensor_output(tail.prediction, "KroneckerHessian")
                 x = input_vectors(self._layer, tail)

@@ -7,7 +7,6 @@ derivative of z with respect to the layer's output, M = Gᵀ A G (Wu (24), (33))
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from eigenscape.errors import (
 from eigenscape.layers import Layer, SampleRows, find_layer, output_vectors
 from eigenscape.operators._batch_graphs import require_tensor_output
 from eigenscape.operators._formed import FormedOperator
+from eigenscape.operators._matrix_layers import capture_shifts
 from eigenscape.operators._noise import sample_noise
 from eigenscape.operators._roots import exact_roots, have_exact_roots
 from eigenscape.pairs import EigenPairs
@@ -147,8 +147,9 @@ class OutputHessian(FormedOperator):
         """Add what every sample of this rank has."""
         total = torch.zeros((), dtype=torch.float64, device=risk.device)
         for batch in risk.batches:
-            with torch.enable_grad(), risk.evaluating():
-                shifts, prediction = _shifted(risk, self._layers, batch)
+            with torch.enable_grad(), risk.evaluating(frozen=True):
+                tails = capture_shifts(risk, self._layers, batch)
+                shifts, prediction = [tail.output for tail in tails], tails[0].prediction
                 for layer, shift in zip(self._layers, shifts, strict=True):
                     m = output_vectors(layer, shift).shape[-1]
                     # By numbers: the first dimensions may be in any order.
@@ -157,8 +158,7 @@ class OutputHessian(FormedOperator):
                 if self.kind == "hessian":
                     if self.positions == "own":
                         self._require_sample_rows(shifts, prediction, batch)
-                    loss, _ = risk.loss.total(prediction, batch.target)
-                    slopes = _gradients(loss, shifts, create_graph=True)
+                    slopes = _gradients(tails[0].total, shifts, create_graph=True)
                     total = total + self._second(slopes, shifts)
                     continue
                 require_tensor_output(prediction, "OutputHessian")
@@ -309,33 +309,6 @@ def _find_layers(risk: EmpiricalRisk, names: str | Sequence[str] | None) -> list
             f"`{call}` needs different layers; got {labels}. Name each once."
         )
     return found
-
-
-def _shifted(
-    risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch
-) -> tuple[list[Tensor], Any]:
-    """Run a batch with a zero added to each layer's output, to differentiate by."""
-    shifts: dict[str, list[Tensor]] = {layer.name: [] for layer in layers}
-
-    def add_to(layer: Layer) -> Any:
-        def shift(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-            zero = torch.zeros_like(output, requires_grad=True)
-            shifts[layer.name].append(zero)
-            return output + zero
-
-        return layer.module.register_forward_hook(shift)
-
-    with ExitStack() as stack:
-        for layer in layers:
-            stack.callback(add_to(layer).remove)
-        prediction = risk.output(risk.parameters(), batch)
-    for layer in layers:
-        if (calls := len(shifts[layer.name])) != 1:
-            raise UnsupportedModelError(
-                f"`OutputHessian`: layer '{_label(layer)}' ran {calls} times in one forward pass; "
-                "it has not one output. Name the layers that run once."
-            )
-    return [shifts[layer.name][0] for layer in layers], prediction
 
 
 def _gradients(

@@ -32,6 +32,9 @@ from eigenscape.stepsize.tasks import (
 OBJECTIVES = ("training", "validation")
 # Inputs of tasks that are fitted together: they should stay in a processor's cache.
 _CPU_BYTES, _GPU_BYTES = 2**23, 2**31
+# From the seed of a task's data to that of its steps. A generator takes 32 bits of a seed: half of
+# them away, steps and data of seeds less than 2147 apart have no random numbers in common.
+_STEPS = 2**31
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,11 +217,9 @@ class _Plan:
         fit, judge = (tasks, tasks) if self.cut is None else tasks.split(self.cut)
         samples = None
         if self.stochastic:
-            rows = [
-                draw_samples(1, fit.inputs.shape[1], self.num_steps, seed=self.seed + start + i)
-                for i in range(len(tasks.truths))
-            ]
-            samples = torch.cat(rows)
+            first, n = _STEPS + 1_000_003 * self.seed + start, fit.inputs.shape[1]
+            seeds = range(first, first + len(tasks.truths))
+            samples = torch.cat([draw_samples(1, n, self.num_steps, seed=seed) for seed in seeds])
         return fit, judge, descend(fit, grid, num_steps=self.num_steps, samples=samples)
 
     def meta_losses(self, start: int, tasks: Tasks, grid: Tensor) -> Tensor:

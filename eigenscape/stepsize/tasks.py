@@ -14,6 +14,7 @@ from torch import Tensor
 from eigenscape.errors import (
     InvalidArgumentError,
     ShapeError,
+    WrongTypeError,
     require_count,
     require_not_negative,
     require_positive,
@@ -155,13 +156,14 @@ def descend(
         step_sizes: η, one or (k,).
         num_steps: t.
         limit: Largest ‖w‖; 40σ by default, or 40 where σ is 0.
-        samples: For stochastic gradient descent, the sample of each step (b, t), the same for all
-            step sizes; see `draw_samples`. All samples by default.
+        samples: For stochastic gradient descent, the sample of each step (b, t), from 0 to n − 1,
+            the same for all step sizes; see `draw_samples`. All samples by default.
 
     Returns:
         w_t (b, d, k).
 
     Raises:
+        WrongTypeError: If the samples are no integers.
         ShapeError: If the samples do not fit.
         InvalidArgumentError: If a number is out of range.
 
@@ -185,8 +187,7 @@ def descend(
         here, frozen = _iterate(lambda a, _: torch.bmm(T, a) - target, target * eta, t, eta, limit)
         w = torch.bmm(basis.mT, here)
     else:
-        if tuple(samples.shape) != (b, t):
-            raise ShapeError(f"`{call}(samples=...)` must be {(b, t)}; got {tuple(samples.shape)}.")
+        _require_samples(samples, (b, t), n)
         rows, chosen = torch.arange(b, device=eta.device), samples.to(eta.device)
 
         def slope(w: Tensor, step: int) -> Tensor:
@@ -197,6 +198,23 @@ def descend(
     far = torch.zeros_like(w)
     far[:, 0] = limit
     return torch.where(frozen, far, w)
+
+
+def _require_samples(samples: object, shape: tuple[int, int], n: int) -> None:
+    call = "descend(samples=...)"
+    if not isinstance(samples, Tensor) or samples.dtype not in (torch.int64, torch.int32):
+        kind = samples.dtype if isinstance(samples, Tensor) else type(samples).__name__
+        raise WrongTypeError(
+            f"`{call}` must be a tensor of integers, torch.int64 or torch.int32; got {kind}. Take "
+            "`draw_samples(...)`."
+        )
+    if tuple(samples.shape) != shape:
+        raise ShapeError(f"`{call}` must be {shape}; got {tuple(samples.shape)}.")
+    low, high = (int(end) for end in samples.aminmax())
+    if low < 0 or high >= n:
+        raise InvalidArgumentError(
+            f"`{call}` must be samples from 0 to {n - 1}; got {low} to {high}."
+        )
 
 
 def _krylov(tasks: Tasks, size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -292,14 +310,18 @@ def task_losses(tasks: Tasks, weights: Tensor) -> Tensor:
         >>> task_losses(Tasks(one, one[0], one[0], 0.0), 3 * one).tolist()
         [[2.0]]
     """
-    w = require_finite(weights, "task_losses(weights)", ndim=3)
-    if w.shape[:2] != tasks.truths.shape:
-        raise ShapeError(
-            f"`task_losses(weights)` must be {tuple(tasks.truths.shape)} and step sizes; got "
-            f"{tuple(w.shape)}."
-        )
+    w = _require_weights(weights, tasks, "task_losses(weights)")
     residual = torch.bmm(tasks.inputs, w) - tasks.targets[..., None]
     return 0.5 * residual.square().mean(1)
+
+
+def _require_weights(weights: Tensor, tasks: Tasks, call: str) -> Tensor:
+    w = require_finite(weights, call, ndim=3)
+    if w.shape[:2] != tasks.truths.shape:
+        raise ShapeError(
+            f"`{call}` must be {tuple(tasks.truths.shape)} and step sizes; got {tuple(w.shape)}."
+        )
+    return w
 
 
 def squared_distances(tasks: Tasks, weights: Tensor) -> Tensor:
@@ -312,12 +334,16 @@ def squared_distances(tasks: Tasks, weights: Tensor) -> Tensor:
     Returns:
         The squared distances.
 
+    Raises:
+        ShapeError: If the weights do not fit.
+
     Examples:
         >>> one = torch.ones(1, 1, 1)
         >>> squared_distances(Tasks(one, one[0], one[0], 0.0), 3 * one).tolist()
         [[4.0]]
     """
-    return (weights - tasks.truths[..., None]).square().sum(1)
+    w = _require_weights(weights, tasks, "squared_distances(weights)")
+    return (w - tasks.truths[..., None]).square().sum(1)
 
 
 def expected_distance(

@@ -296,6 +296,13 @@ def test_refusals() -> None:
         attribution(A, matrix, num_outliers=1)
     with pytest.raises(NotSymmetricError, match="operator"):
         attribution(Dense(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), B, num_outliers=1)
+    rounded = torch.diag(torch.arange(4.0))
+    rounded[0, 1] = 1e-17
+    with pytest.raises(
+        NotSymmetricError, match=r"but for rounding, pass `Dense\(\(M \+ M.T\) / 2\)`"
+    ):
+        attribution(Dense(rounded), B, num_outliers=1)
+    attribution(Dense((rounded + rounded.T) / 2), B, num_outliers=1)
     with pytest.raises(ShapeError, match="one size"):
         attribution(A, dense(torch.eye(3)), num_outliers=1)
     with pytest.raises(InvalidArgumentError, match="from 1 to 3"):

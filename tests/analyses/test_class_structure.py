@@ -170,6 +170,14 @@ def test_float32_and_storage() -> None:
     assert "cross" in str(found)
 
 
+def test_one_class_has_a_table_without_cross_means() -> None:
+    v = torch.tensor([[[3.0, 4.0]]])
+    rows = class_structure(v, classes=torch.zeros(1, dtype=torch.long)).columns()
+    tops = dict(zip(rows["part"], rows["largest eigenvalue"], strict=True))
+    assert tops["same"] == pytest.approx(25.0)
+    assert tops["cross"] == 0.0
+
+
 def test_refusals() -> None:
     v, w = extended()
     with pytest.raises(ShapeError, match=r"vectors \(N, d\)"):

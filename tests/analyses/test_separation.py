@@ -108,6 +108,58 @@ def test_feature_maps_are_flattened_and_means_in_few_directions_have_no_whisker(
     assert torch.equal(unpack(*pack(maps)).ratios, maps.ratios)
 
 
+def test_two_means_in_one_direction_have_no_whisker() -> None:
+    h = torch.tensor([[1.0, 0.5], [1.0, -0.5], [-1.0, 0.5], [-1.0, -0.5]])
+    labels = torch.tensor([0, 0, 1, 1])
+    found = separation({"opposite": h, "dead": 0 * h, "both": h + 1.0}, labels)
+    assert found.whiskers.tolist() == [math.inf, math.inf, 1.0]
+    assert found.class_values[1].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_spread_in_classes_ratios_are_infinite(dtype: torch.dtype) -> None:
+    # Thirds are rounded, and a long sum of them rounds the same way each time.
+    means = torch.tensor([[1 / 3, 0.1, 0.7], [0.7, 1 / 3, 0.1], [0.4, 0.9, 1 / 3]], dtype=dtype)
+    labels = torch.arange(30_000) % 3
+    found = separation({"a": means[labels], "b": 5.0 * means[0].expand(30_000, 3)}, labels)
+    assert found.bulk.tolist() == [0.0, 0.0]
+    assert found.ratios.tolist() == [[math.inf] * 3, [math.inf, 0.0, 0.0]]
+    assert float(found.class_values[1, 0]) == pytest.approx(25 * float(means[0].square().sum()))
+
+
+@pytest.mark.parametrize("offset", [1e6, 1e8])
+def test_a_common_offset_hides_nothing(offset: float) -> None:
+    C, d = 4, 9
+    labels = torch.arange(200) % C
+    generator = torch.Generator().manual_seed(2)
+    h = 0.01 * torch.randn(200, d, generator=generator, dtype=torch.float64)
+    h[torch.arange(200), labels] += 1.0
+    h += offset  # rounds to 1.5e-8 at most
+    found = separation({"a": h}, labels)
+    # λ₁ is the global mean's, and the rest are those of the other means across it, to 1/offset².
+    means = torch.stack([(h[labels == c] - offset).mean(0) for c in range(C)])
+    mean = means.mean(0) + offset
+    across = (means - means.mean(0)) @ (
+        torch.eye(d) - torch.outer(mean, mean) / mean.square().sum()
+    )
+    wanted = torch.linalg.eigvalsh(across @ across.T / C).flip(0)
+    wanted = torch.cat([mean.square().sum()[None], wanted[: C - 1]])
+    # Singular values are good to eps of the largest: 1e-7 of the others at the larger offset.
+    torch.testing.assert_close(found.class_values[0], wanted, rtol=1e-6, atol=0.0)
+    centred = separation({"a": h - offset}, labels)  # exact: near numbers
+    torch.testing.assert_close(found.bulk, centred.bulk, rtol=1e-9, atol=0.0)
+    assert float(found.centre_accuracy[0]) == float(found.linear_accuracy[0]) == 1.0
+
+
+def test_classes_far_from_all_others_leave_near_ones_their_centres() -> None:
+    labels = torch.arange(300) % 3
+    generator = torch.Generator().manual_seed(3)
+    h = 0.01 * torch.randn(300, 5, generator=generator, dtype=torch.float64)
+    h[labels == 1, 0] += 1.0
+    h[labels == 2] += 1e9
+    assert float(separation({"a": h}, labels).centre_accuracy[0]) == 1.0
+
+
 def test_refusals() -> None:
     h, labels = clouds(1.0)
     with pytest.raises(EmptySelectionError, match="one layer"):

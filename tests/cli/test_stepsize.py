@@ -39,9 +39,16 @@ def test_it_prints_the_step_size_beside_the_usual_ones(cli: Cli) -> None:
     result = cli(*WORDS, "--steps", 5, "--matrix", "gauss-newton")
     assert result.exit_code == 0, result.output
     assert "2/λ_max" in result.stdout
+    assert "In 5 steps of gradient descent" in result.stdout
     assert "for 5 steps" in result.stdout
     assert "none but rounding" in result.stdout
     assert "change of the loss" not in result.stdout
+
+
+def test_one_step_is_one(cli: Cli) -> None:
+    result = cli(*WORDS, "--steps", 1, "--matrix", "gauss-newton")
+    assert result.exit_code == 0, result.output
+    assert "In 1 step of gradient descent" in result.stdout
 
 
 @pytest.mark.parametrize(

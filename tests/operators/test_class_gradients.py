@@ -429,6 +429,24 @@ def test_old_parameters_are_refused() -> None:
         part @ torch.randn(part.shape[1])
 
 
+@pytest.mark.parametrize("max_bytes", [0, 2**30])
+@pytest.mark.parametrize("name", ["0.weight", "1.running_mean"])
+def test_writes_that_pytorch_does_not_count_are_refused_too(name: str, max_bytes: int) -> None:
+    model, x, y = convolutional()
+    found = ClassGradients(risk_of(model, x, y), max_bytes=max_bytes)
+    part = found.part("within")
+    v = torch.randn(part.shape[1])
+    before = part @ v
+    state = model.state_dict()[name]
+    old = state.clone()
+    state.data.mul_(3.0).add_(5.0)
+    for matrix in (found.part("class"), part):
+        with pytest.raises(NonDeterministicRiskError, match="model changed"):
+            matrix @ v
+    state.data.copy_(old)  # the same point again
+    torch.testing.assert_close(part @ v, before)
+
+
 def test_refusals() -> None:
     model, x, y = perceptron()
     risk = risk_of(model, x, y)

@@ -39,7 +39,8 @@ def test_it_is_the_mean_over_tasks(objective: str, stochastic: bool) -> None:
     samples = None
     if stochastic:
         n = fit.inputs.shape[1]
-        samples = torch.cat([draw_samples(1, n, 8, seed=5 + i) for i in range(9)])
+        first = 2**31 + 1_000_003 * 5
+        samples = torch.cat([draw_samples(1, n, 8, seed=first + i) for i in range(9)])
     weights = descend(fit, grid, num_steps=8, samples=samples)
     losses = task_losses(judge, weights)[:6]
     torch.testing.assert_close(found.meta_losses, losses.mean(0))
@@ -58,6 +59,26 @@ def test_portions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = learn_step_size("validation", **SETTING, stochastic=True)
     torch.testing.assert_close(whole.meta_losses, parts.meta_losses)
     torch.testing.assert_close(whole.test_rmse, parts.test_rmse)
+
+
+def test_seeds_and_tasks_have_their_own_order_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    def noted(*args: int, seed: int) -> torch.Tensor:
+        seeds.append(seed)
+        return draw_samples(*args, seed=seed)
+
+    monkeypatch.setattr(search, "draw_samples", noted)
+    for seed in range(4):
+        learn_step_size("training", **SETTING, num_test_tasks=3, stochastic=True, seed=seed)
+    data = [1_000_003 * seed + task for seed in range(4) for task in range(9)]
+    # By what they draw: a generator may take few of a seed's digits.
+    streams = [
+        int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(seed)))
+        for seed in (*seeds, *data)
+    ]
+    assert len(seeds) == len(data) == 36
+    assert len(set(streams)) == 72
 
 
 def test_validation_wins_under_noise() -> None:

@@ -140,6 +140,9 @@ def test_refusals() -> None:
         task_losses(tasks, torch.zeros(2, 4, 1))
     with pytest.raises(NonFiniteError):
         task_losses(tasks, torch.full((2, 3, 1), math.nan))
+    for wrong in (torch.zeros(2, 1, 5), torch.zeros(1, 3, 5), torch.zeros(2, 3)):
+        with pytest.raises(ShapeError, match=r"`squared_distances\(weights\)`"):
+            squared_distances(tasks, wrong)
     with pytest.raises(InvalidArgumentError, match="noise"):
         draw_tasks(2, 7, 3, noise=-1.0)
     with pytest.raises(InvalidArgumentError, match="singular"):
@@ -150,6 +153,21 @@ def test_refusals() -> None:
         draw_tasks(2, 7, 3, noise=1.0, first=-1)
     with pytest.raises(WrongTypeError, match=r"`draw_samples\(seed=...\)`"):
         draw_samples(2, 7, 3, seed="one")
+
+
+def test_samples_are_numbers_of_samples() -> None:
+    tasks = draw_tasks(2, 4, 3, noise=0.1)
+    good = torch.tensor([[0, 3, 1], [2, 2, 0]])
+    found = descend(tasks, 0.1, num_steps=3, samples=good)
+    assert torch.equal(descend(tasks, 0.1, num_steps=3, samples=good.int()), found)
+    for wrong in (-1, 4, 9):
+        samples = good.clone()
+        samples[1, 2] = wrong
+        with pytest.raises(InvalidArgumentError, match=rf"from 0 to 3; got .*{wrong}"):
+            descend(tasks, 0.1, num_steps=3, samples=samples)
+    for other in (good.double(), good.bool(), good.tolist()):
+        with pytest.raises(WrongTypeError, match=r"`descend\(samples=...\)`.*draw_samples"):
+            descend(tasks, 0.1, num_steps=3, samples=other)
 
 
 @pytest.mark.parametrize("noise", [math.nan, -1.0, math.inf])
