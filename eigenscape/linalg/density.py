@@ -25,6 +25,7 @@ from eigenscape.errors import (
 )
 from eigenscape.linalg._products import require_symmetric
 from eigenscape.linalg.lanczos import lanczos
+from eigenscape.linalg.pairs import orthonormal
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.progress import Progress, ProgressCallback
 from eigenscape.records import Columns, Record, Status
@@ -398,8 +399,7 @@ def _left_out(operator: LinearOperator, outliers: Pairs | None) -> Tensor | None
             "`spectral_density(outliers=...)` leaves nothing to estimate: all "
             f"{operator.space.size} eigenvalues are given."
         )
-    Q: Tensor = torch.linalg.qr(outliers.vectors.double())[0]
-    return Q.to(operator.device, operator.dtype)
+    return orthonormal(outliers.vectors).to(operator.device, operator.dtype)
 
 
 def _axis(eigenvalues: Tensor, scale: str, epsilon: float) -> Tensor:

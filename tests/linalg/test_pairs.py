@@ -1,3 +1,4 @@
+import math
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ from eigenscape.errors import (
     UnknownNameError,
     WrongTypeError,
 )
-from eigenscape.linalg.pairs import certify
+from eigenscape.linalg.pairs import certify, orthonormal
 from eigenscape.operators import Dense
 from tests.linalg.matrices import Counting, nan_operator, with_spectrum
 
@@ -74,6 +75,26 @@ def test_rotation_beats_single_vectors() -> None:
     kept = certify(Dense(matrix), mixed, rotate=False)
     torch.testing.assert_close(kept.values, torch.tensor([5.5, 5.5]))
     torch.testing.assert_close(kept.residuals, torch.tensor([1.5, 1.5]))
+
+
+@pytest.mark.parametrize("condition", [1.0, 30.0, 900.0, 1e5, 1e12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_columns_are_orthogonal_to_rounding_whatever_their_condition(
+    condition: float, dtype: torch.dtype
+) -> None:
+    n, k = 700, 9
+    draw = torch.Generator().manual_seed(0)
+    Q, _ = torch.linalg.qr(torch.randn(n, k, generator=draw, dtype=torch.float64))
+    turn, _ = torch.linalg.qr(torch.randn(k, k, generator=draw, dtype=torch.float64))
+    sizes = torch.logspace(0, -math.log10(condition), k, dtype=torch.float64)
+    V = ((Q * sizes) @ turn).to(dtype)
+    found = orthonormal(V)
+    torch.testing.assert_close(
+        found.T @ found, torch.eye(k, dtype=torch.float64), atol=1e-13, rtol=0
+    )
+    # The span is that of V as it was given.
+    V = V.double()
+    assert float((V - found @ (found.T @ V)).norm()) < 1e-13 * float(V.norm())
 
 
 def test_vectors_need_not_be_orthonormal_nor_independent() -> None:
