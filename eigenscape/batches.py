@@ -130,6 +130,12 @@ class BatchSource:
         """Walk the batches, from memory where they were kept."""
         return iter(self._kept) if self._kept is not None else self.fresh()
 
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """How often data that stay were written to, as PyTorch counts it."""
+        owners = self._raw if self._is_whole else [b._content for b in self._kept or ()]
+        return tuple(0 if t.is_inference() else t._version for t in _tensors(list(owners)))
+
     def sample(self, count: int) -> Batch:
         """Return the first batch; no more than `count` of it where cutting was left to us."""
         first = next(iter(self))

@@ -183,7 +183,7 @@ class LinearOperator(ABC):
             The restricted operator, symmetric if A is and both blocks are the same.
         """
         rows, columns = key if isinstance(key, tuple) and len(key) == 2 else (key, key)
-        return _Restricted(self, _as_block(rows, self.output_space), _as_block(columns, self.space))
+        return Restricted(self, _as_block(rows, self.output_space), _as_block(columns, self.space))
 
     def to_dense(self, *, max_bytes: int = _DENSE_LIMIT) -> Tensor:
         """Multiply the identity. Cost: n products, and n·m numbers of memory.
@@ -361,9 +361,8 @@ class _Sum(WrappedOperator):
 
     @property
     def is_symmetric(self) -> bool:
-        if self._sign > 0 and (self._other.T is self._inner or self._inner.T is self._other):
-            return True  # A + Aᵀ
-        return self._inner.is_symmetric and self._other.is_symmetric
+        twins = self._sign > 0 and (self._other.T is self._inner or self._inner.T is self._other)
+        return twins or (self._inner.is_symmetric and self._other.is_symmetric)  # A + Aᵀ is
 
     @property
     def noise(self) -> float:
@@ -399,34 +398,39 @@ class _Product(WrappedOperator):
         return self._other.adjoint_matmat(self._inner.adjoint_matmat(Y))
 
 
-class _Restricted(WrappedOperator):
+class Restricted(WrappedOperator):
     """The rows of one block and the columns of another."""
 
     def __init__(self, inner: LinearOperator, rows: Block, columns: Block) -> None:
         super().__init__(inner)
-        self._rows, self._columns = rows, columns
+        self.rows, self.columns = rows, columns
         self._row_space = inner.output_space.restrict(rows)
         self._column_space = inner.space.restrict(columns)
 
     @property
     def space(self) -> ParamSpace:
+        """Space of the columns."""
         return self._column_space
 
     @property
     def output_space(self) -> ParamSpace:
+        """Space of the rows."""
         return self._row_space
 
     @property
     def is_symmetric(self) -> bool:
-        return self._inner.is_symmetric and self._rows.spans == self._columns.spans
+        """Whether A is, and both blocks are the same."""
+        return self._inner.is_symmetric and self.rows.spans == self.columns.spans
 
     def matmat(self, X: Tensor) -> Tensor:
-        full = self._columns.put(X, self._inner.space.size)
-        return self._rows.take(self._inner.matmat(full))
+        """Multiply columns."""
+        full = self.columns.put(X, self._inner.space.size)
+        return self.rows.take(self._inner.matmat(full))
 
     def adjoint_matmat(self, Y: Tensor) -> Tensor:
-        full = self._rows.put(Y, self._inner.output_space.size)
-        return self._columns.take(self._inner.adjoint_matmat(full))
+        """Multiply columns with the transpose."""
+        full = self.rows.put(Y, self._inner.output_space.size)
+        return self.columns.take(self._inner.adjoint_matmat(full))
 
 
 def _as_block(selection: Selection, space: ParamSpace) -> Block:

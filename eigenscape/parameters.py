@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -149,15 +150,16 @@ def common_kind(params: dict[str, Tensor]) -> tuple[torch.dtype, torch.device]:
     return dtype, device
 
 
-_PIECE = 2**19  # entries of tensors whose bits are added up at a time
+# Entries whose bits are added up at a time, which stay in a processor's cache.
+_PIECES = {"cpu": 2**19, "cuda": 2**22}
 
 
 def bit_sums(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
     """Add up the bits of tensors as integers that wrap around, without waiting for a device.
 
     Bits are multiplied with those above them first: of many entries that are doubled or negated,
-    the changes of exponents and signs alone add up to a multiple of what wraps around. A change of
-    the order of entries does not show.
+    the changes of exponents and signs alone add up to a multiple of what wraps around. And with odd
+    numbers by their place, so that a change of their order shows.
 
     Args:
         tensors: Of any dtypes, on any devices.
@@ -171,19 +173,23 @@ def bit_sums(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
         plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         kinds.setdefault((plain.dtype, plain.device), []).append(plain.detach().reshape(-1))
     sums = []
-    for flat in kinds.values():
-        size = flat[0].element_size()
+    for (_, place), flat in kinds.items():
+        size, most = flat[0].element_size(), _PIECES.get(place.type, _PIECES["cpu"])
         integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
         wide = torch.int64 if size == 8 else torch.int32
-        # Joined on a GPU, or if small, where few launches cost less than some for each tensor; else
-        # in pieces that stay in a processor's cache.
-        is_joined = flat[0].is_cuda or sum(map(len, flat)) <= _PIECE // 8
-        pieces = [torch.cat(flat)] if is_joined else [p for t in flat for p in t.split(_PIECE)]
-        for piece in pieces:
-            bits = piece.view(integer)
-            mixed = (bits >> (4 * size - 1)).bitwise_or_(1).mul_(bits)
-            sums.append(mixed.sum(dtype=wide))
+        # Joined where few launches cost less than some for each tensor.
+        is_joined = place.type == "cuda" or sum(map(len, flat)) <= most // 8
+        for part in [torch.cat(flat)] if is_joined else flat:
+            for piece in part.view(integer).split(most):
+                mixed = (piece >> (4 * size - 1)).bitwise_or_(1).mul_(piece)
+                sums.append(mixed.mul_(_odd(most, integer, place)[: len(piece)]).sum(dtype=wide))
     return torch.stack([part.to(device, torch.int64, non_blocking=True) for part in sums])
+
+
+@cache
+def _odd(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return 1, 3, 5, …, which wrap around."""
+    return (2 * torch.arange(count, device=device) + 1).to(dtype)
 
 
 def checked_autocast(autocast: torch.dtype | None, dtype: torch.dtype) -> torch.dtype | None:

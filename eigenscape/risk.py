@@ -183,17 +183,17 @@ class EmpiricalRisk:
         return chosen
 
     def marks(self) -> tuple[object, ...]:
-        """Return what the host knows of the model's state: places, counted writes and modes."""
+        """Return what the host knows of model and data: places, counted writes and modes."""
         module = self._module
         modules = module.modules() if module is not None and self._mode == "keep" else ()
         counted = ((t.data_ptr(), t._version) for t in self._state())
-        return (*counted, *(part.training for part in modules))
+        return (*counted, *self.batches.versions, *(part.training for part in modules))
 
     def bits(self) -> Tensor:
         """Return sums of the bits of the model's state on the device, without waiting for it.
 
         PyTorch counts writes to a tensor, but not those through `.data`. With `marks` it changes
-        whenever the model does, to know when kept work is stale.
+        whenever the model does, but for luck, to know when kept work is stale.
         """
         return bit_sums(self._state(), self.device)
 

@@ -117,3 +117,16 @@ def test_sums_of_bits_change_with_all_entries(
     generator = torch.Generator().manual_seed(0)
     tensor, cpu = torch.randn(shape, generator=generator).to(dtype), torch.device("cpu")
     assert not torch.equal(bit_sums([tensor], cpu), bit_sums([factor * tensor], cpu))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(2, 3), (64, 64), (600, 1001)])
+def test_sums_of_bits_change_with_the_order(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tensor, cpu = torch.randn(shape, generator=generator).to(dtype), torch.device("cpu")
+    swapped = tensor.clone()
+    swapped[0, 0], swapped[1, 2] = tensor[1, 2], tensor[0, 0]
+    for other in (tensor.flip(0), tensor.flip(1), tensor.roll(1, 0), swapped):
+        assert not torch.equal(bit_sums([tensor], cpu), bit_sums([other], cpu))
+    one, two = tensor.clone(), tensor + 1
+    assert not torch.equal(bit_sums([one, two], cpu), bit_sums([two, one], cpu))

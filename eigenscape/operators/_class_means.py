@@ -309,8 +309,8 @@ class ClassMeans:
         # PyTorch does not count writes through `.data`.
         if has_moved or not torch.equal(self.risk.bits(), self._bits):
             raise NonDeterministicRiskError(
-                "The model changed since its `ClassGradients` were made, and their weights and "
-                "means are those of the old parameters. Make a new `ClassGradients(risk)`."
+                "The model changed since its `ClassGradients` were made, or the data did, and "
+                "weights and means are the old ones. Make a new `ClassGradients(risk)`."
             )
 
     # A class's samples are brought together, so that C backward passes over the data are enough and

@@ -68,7 +68,9 @@ class Program:
         self._staged = Staged(
             function,
             [
-                [*theta, *rest],
+                # Copies: forward derivatives need tensors that share no memory, and those that
+                # `vector_to_parameters` wrote do.
+                [*(t.clone() for t in theta), *rest],
                 [] if kind == "gauss-newton" else [r],
                 [torch.zeros_like(t) for t in theta],
                 [] if kind == "residual" else [u],

@@ -15,7 +15,7 @@ from eigenscape.errors import (
     require_choice,
     require_count,
 )
-from eigenscape.linear_operator import LinearOperator, Selection
+from eigenscape.linear_operator import LinearOperator, Restricted, Selection
 from eigenscape.losses import CallableLoss, OutputProduct
 from eigenscape.operators._batch_graphs import BatchGraph
 from eigenscape.operators._linearised import LinearisedGraph, Program, signature
@@ -71,12 +71,14 @@ class NetworkOperator(RiskOperator):
             The restricted operator.
         """
         restricted = super().__getitem__(key)
-        space = restricted.space
-        if restricted.output_space != space or not set(space.names) <= set(self.space.names):
+        names = restricted.space.names
+        if not set(names) < set(self.space.names) or not isinstance(restricted, Restricted):
             return restricted
-        risk = self.risk.restricted(space.names)
-        if risk.space != space or space == self.space:  # another order, or nothing to leave out
+        # Other entries may go by a tensor's name.
+        spans = self.space.block(*names).spans
+        if restricted.rows.spans != spans or restricted.columns.spans != spans:
             return restricted
+        risk = self.risk.restricted(names)
         block = copy.copy(self)
         block.risk = risk
         block._start_anew()

@@ -29,6 +29,7 @@ from eigenscape.operators import (
     Residual,
 )
 from eigenscape.risk import EmpiricalRisk
+from eigenscape.space import Block
 from eigenscape.testing import check_operator, dense_hessian
 from tests.cases import case, mlp
 
@@ -397,13 +398,18 @@ def written(model: nn.Module) -> None:
     model[3].weight.data.mul_(1.5)
 
 
+def turned(model: nn.Module) -> None:
+    weight = model[3].weight.data
+    weight.copy_(weight.flip(0))
+
+
 def stepped(model: nn.Module) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     F.cross_entropy(model(X), Y).backward()
     optimizer.step()
 
 
-@pytest.mark.parametrize("change", [written, stepped])
+@pytest.mark.parametrize("change", [written, turned, stepped])
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_moved_parameters_are_noticed_by_a_single_product(way, change) -> None:
     risk = relu_risk()
@@ -413,7 +419,7 @@ def test_moved_parameters_are_noticed_by_a_single_product(way, change) -> None:
     marks, places = risk.marks(), risk.places()
     change(risk.module)
     assert risk.places() == places
-    assert (risk.marks() == marks) == (change is written)  # PyTorch does not count these writes
+    assert (risk.marks() == marks) == (change is not stepped)  # PyTorch does not count the others
     after = operator @ v
     assert (after - before).norm() > 0.01 * before.norm()
     torch.testing.assert_close(after, way(risk) @ v)
@@ -434,3 +440,48 @@ def test_parameters_that_become_nan_are_refused_and_forgotten(way) -> None:
             operator @ v
     risk.module[3].weight.data.copy_(kept)
     torch.testing.assert_close(operator @ v, before)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("is_list", [False, True])
+def test_data_that_are_written_to_are_noticed(way, is_list: bool) -> None:
+    x, y, model = X.clone(), Y.clone(), relu_risk().module
+    data = [(x[:4], y[:4]), (x[4:], y[4:])] if is_list else (x, y)
+    risk = EmpiricalRisk(model, CrossEntropy(), data)
+    operator = way(risk)
+    v = torch.randn(operator.space.size)
+    before = operator @ v
+    x.mul_(2.0)
+    y.copy_(y.flip(0))
+    found = operator @ v
+    assert not torch.allclose(found, before)
+    torch.testing.assert_close(found, way(risk) @ v)
+
+
+def test_entries_that_go_by_a_tensors_name_are_themselves() -> None:
+    H = Hessian(risk_of(mlp(4, 5, 3)))
+    full, bias = H.to_dense(), H.space.names[1]
+    size = H.space.block(bias).size
+    start = H.space.block(bias).spans[0].start
+    other = Block(bias, (range(size),))
+    turned_round = Block(bias, (range(start + 1, start + size), range(start, start + 1)))
+    for block in (other, turned_round):
+        i = block.index()
+        torch.testing.assert_close(H[block].to_dense(), full[i][:, i])
+    part = H[other, turned_round]
+    assert not part.is_symmetric
+    expected = full[other.index()][:, turned_round.index()]
+    torch.testing.assert_close(part.to_dense(), expected)
+    assert isinstance(H[bias], Hessian)  # the whole tensor alone is differentiated
+
+
+@pytest.mark.parametrize("kind", [Hessian, GaussNewton, Residual])
+def test_parameters_that_share_their_memory_can_be_linearised(kind) -> None:
+    model = mlp(4, 5, 3)
+    flat = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    nn.utils.vector_to_parameters(flat, model.parameters())
+    risk = risk_of(model)
+    torch.testing.assert_close(
+        kind(risk, representation="linearised").to_dense(),
+        kind(risk, representation="graph").to_dense(),
+    )
