@@ -449,3 +449,10 @@ def _shown(batch: Batch) -> str:
 
     named = [f"{name}: {one(value)}" for name, value in batch.kwargs.items()]
     return ", ".join([*map(one, batch.args), *named]) or "nothing"
+
+
+def logits_of(output: Any) -> Any:
+    """Take the logits out of an output object, a dict or a tuple that holds them."""
+    is_mapping = isinstance(output, Mapping)
+    found = output.get("logits") if is_mapping else getattr(output, "logits", None)
+    return found if isinstance(found, Tensor) else output

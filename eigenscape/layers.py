@@ -157,11 +157,8 @@ def capture_tail(
             f"Layer '{layer.name}' ran {len(calls)} times in one forward pass; its block is not a "
             "function of one output. Use `Hessian(risk)[block]`."
         )
-    if must_matter and not total.requires_grad:
-        raise UnsupportedModelError(
-            f"Nothing that can be differentiated leads from layer '{layer.name}' to the loss; its "
-            "block is zero. Leave it out with `params=`."
-        )
+    if must_matter:
+        require_path(total, layer.name)
     args, kwargs, output = calls[0]
     return Tail(args, kwargs, output, prediction, total)
 
@@ -273,6 +270,23 @@ class SampleRows:
         for layer, one, rest in zip(layers, first, others, strict=True):
             # NaN says nothing about who depends on whom, and is refused elsewhere.
             yield layer, one.nan_to_num(0.0, 0.0, 0.0), rest.nan_to_num(0.0, 0.0, 0.0)
+
+
+def require_path(total: Tensor, name: str) -> None:
+    """Refuse a layer on which nothing depends.
+
+    Args:
+        total: The loss as a function of what the layer gave.
+        name: The layer's name.
+
+    Raises:
+        UnsupportedModelError: If it is a constant.
+    """
+    if not total.requires_grad:
+        raise UnsupportedModelError(
+            f"Nothing that can be differentiated leads from layer '{name}' to the loss; its block "
+            "is zero. Leave it out with `params=`."
+        )
 
 
 def refuse_recomputed(name: str) -> None:

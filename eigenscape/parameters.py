@@ -1,7 +1,8 @@
-"""Which of a model's parameters are differentiated, whether they can be, and whether they moved."""
+"""A model's parameters and mode: what is differentiated, whether it can be, whether it moved."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -150,7 +151,21 @@ def common_kind(params: dict[str, Tensor]) -> tuple[torch.dtype, torch.device]:
     return dtype, device
 
 
-# Entries whose bits are added up at a time, which stay in a processor's cache.
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put every part of a model in eval mode, and those that were not back afterwards."""
+    training = [part for part in model.modules() if part.training]
+    try:
+        for part in training:
+            part.training = False
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+# Entries whose bits are added up at a time: they stay in a processor's cache; of a GPU they take
+# little memory.
 _PIECES = {"cpu": 2**19, "cuda": 2**22}
 
 

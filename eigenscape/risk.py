@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from eigenscape.batches import Batch, BatchSource, explained
+from eigenscape.batches import Batch, BatchSource, explained, logits_of
 from eigenscape.distributed import Ranks
 from eigenscape.errors import (
     EmptySelectionError,
@@ -34,6 +34,7 @@ from eigenscape.parameters import (
     bit_sums,
     checked_autocast,
     common_kind,
+    eval_mode,
     is_compiled,
     select_parameters,
     uncompiled,
@@ -255,7 +256,7 @@ class EmpiricalRisk:
                 found = self._model(state, *args, **kwargs)
             else:
                 found = torch.func.functional_call(self._module, state, args, kwargs, strict=False)
-        logits = _logits(found)
+        logits = logits_of(found)
         if self.autocast is not None and isinstance(logits, Tensor) and logits.is_floating_point():
             return logits.to(self.dtype)
         return logits
@@ -322,7 +323,6 @@ class EmpiricalRisk:
         """
         module = self._module
         modules = list(module.modules()) if module is not None else []
-        training = [part for part in modules if part.training and self._mode == "eval"]
         named = list(module.named_parameters()) if module is not None else []
         live = () if frozen else self._selected
         flipped = [p for name, p in named if p.requires_grad != (name in live)]
@@ -330,6 +330,8 @@ class EmpiricalRisk:
         with ExitStack() as stack:
             if torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(False))
+            if module is not None and self._mode == "eval":
+                stack.enter_context(eval_mode(module))
             stack.enter_context(full_precision())
             stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
             if any(is_compiled(part) for part in modules):
@@ -338,8 +340,6 @@ class EmpiricalRisk:
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             try:
                 torch.backends.mha.set_fastpath_enabled(False)
-                for part in training:
-                    part.training = False
                 for parameter in flipped:
                     parameter.requires_grad = not parameter.requires_grad
                 yield
@@ -347,8 +347,6 @@ class EmpiricalRisk:
                 torch.backends.mha.set_fastpath_enabled(fastpath)
                 for parameter in flipped:
                     parameter.requires_grad = not parameter.requires_grad
-                for part in training:
-                    part.training = True
 
     def constants(self) -> Params:
         """Return everything the model needs beside the selected parameters, as constants."""
@@ -491,10 +489,3 @@ def flat_gradient(loss: Tensor, leaves: Params) -> Tensor:
         return torch.cat([torch.zeros_like(leaf).flatten() for leaf in leaves.values()]).double()
     found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
     return torch.cat([part.flatten() for part in found]).double()
-
-
-def _logits(output: Any) -> Any:
-    """Take the logits out of an output object, a dict or a tuple that holds them."""
-    is_mapping = isinstance(output, Mapping)
-    found = output.get("logits") if is_mapping else getattr(output, "logits", None)
-    return found if isinstance(found, Tensor) else output

@@ -11,7 +11,7 @@ from eigenscape.errors import (
     UnsupportedModelError,
     WrongTypeError,
 )
-from eigenscape.parameters import bit_sums, common_kind, select_parameters, uncompiled
+from eigenscape.parameters import bit_sums, common_kind, eval_mode, select_parameters, uncompiled
 
 
 def model() -> nn.Sequential:
@@ -130,3 +130,11 @@ def test_sums_of_bits_change_with_the_order(dtype: torch.dtype, shape: tuple[int
         assert not torch.equal(bit_sums([tensor], cpu), bit_sums([other], cpu))
     one, two = tensor.clone(), tensor + 1
     assert not torch.equal(bit_sums([one, two], cpu), bit_sums([two, one], cpu))
+
+
+def test_every_part_gets_its_own_mode_back() -> None:
+    model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2))
+    model[1].eval()
+    with eval_mode(model):
+        assert not any(part.training for part in model.modules())
+    assert [part.training for part in model.modules()] == [True, True, False]

@@ -3,13 +3,13 @@
 Letters: N sequences of T positions, V words, K tokens that are kept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from eigenscape.batches import Batch, explained
+from eigenscape.batches import Batch, explained, logits_of
 from eigenscape.errors import (
     EmptySelectionError,
     InvalidArgumentError,
@@ -17,6 +17,7 @@ from eigenscape.errors import (
     UnsupportedModelError,
     WrongTypeError,
 )
+from eigenscape.parameters import eval_mode
 
 _CALL = "token_samples(model, inputs, targets)"
 
@@ -35,7 +36,7 @@ class TokenLogits(nn.Module):
     def forward(self, *inputs_and_positions: Tensor) -> Tensor:
         """Return the logits (K, V) at the positions (K,), which come after the model's inputs."""
         *inputs, positions = inputs_and_positions
-        logits: Tensor = _logits(self.model(*inputs))
+        logits: Tensor = logits_of(self.model(*inputs))
         return logits[torch.arange(len(positions), device=positions.device), positions]
 
 
@@ -120,13 +121,6 @@ def token_samples(
     return TokenLogits(model), (*copies, positions, labels[kept])
 
 
-def _logits(output: Any) -> Any:
-    """Take the logits out of an object or a dict that holds them."""
-    if isinstance(output, Mapping):
-        return output.get("logits", output)
-    return getattr(output, "logits", output)
-
-
 def _require_tensors(model: nn.Module, args: tuple[Tensor, ...], targets: Tensor) -> None:
     if not isinstance(model, nn.Module):
         raise WrongTypeError(f"`{_CALL}` needs an nn.Module; got {type(model).__name__}.")
@@ -156,15 +150,8 @@ def _num_words(model: nn.Module, args: tuple[Tensor, ...], length: int) -> int:
         part[:1].to(like.device, like.dtype if part.is_floating_point() else part.dtype)
         for part in args
     )
-    training = [part for part in model.modules() if part.training]
-    try:
-        for part in training:
-            part.training = False
-        with torch.no_grad(), explained(Batch(first, {}, None, 1)):
-            logits = _logits(model(*first))
-    finally:
-        for part in training:
-            part.training = True
+    with eval_mode(model), torch.no_grad(), explained(Batch(first, {}, None, 1)):
+        logits = logits_of(model(*first))
     if isinstance(logits, Tensor) and logits.ndim == 3 and logits.shape[:2] == (1, length):
         return logits.shape[2]
     got = type(logits).__name__

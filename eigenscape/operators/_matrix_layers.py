@@ -18,6 +18,7 @@ from eigenscape.layers import (
     matrix_obstacle,
     output_vectors,
     refuse_recomputed,
+    require_path,
 )
 from eigenscape.risk import EmpiricalRisk, leaf_copies
 
@@ -113,8 +114,9 @@ def _require_own_gradients(
     with torch.enable_grad(), risk.evaluating(frozen=True):
         tails = capture_shifts(risk, layers, batch)
         prediction = tails[0].prediction
-        if not isinstance(prediction, Tensor) or not prediction.requires_grad:
+        if not isinstance(prediction, Tensor):
             return  # what asked for the layers says so in its own words
+        require_path(tails[0].total, layers[0].name)
         generator = torch.Generator().manual_seed(0)
         seed = torch.randn(prediction.shape, generator=generator, dtype=torch.float64)
         zeros = [tail.output for tail in tails]

@@ -27,6 +27,7 @@ from eigenscape.errors import (
     require_count,
     require_positive,
 )
+from eigenscape.parameters import eval_mode
 from eigenscape.representations.log_linear import LogLinear
 
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt")
@@ -89,11 +90,8 @@ def output_states(
     hook = layer.register_forward_pre_hook(
         lambda _, given, named: seen.append((*given, *named.values())), with_kwargs=True
     )
-    training = [module for module in model.modules() if module.training]
     try:
-        for module in training:
-            module.training = False
-        with torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             parts = tokens.split(batch_size)
             for part in parts:
                 model(part)
@@ -106,8 +104,6 @@ def output_states(
         ) from error
     finally:
         hook.remove()
-        for module in training:
-            module.training = True
     if len(seen) != len(parts):
         raise UnsupportedModelError(
             f"`output_states(head=...)`: {head!r} ran {len(seen)} times in {len(parts)} passes; it "

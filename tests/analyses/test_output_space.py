@@ -192,3 +192,17 @@ def test_what_is_no_chain_is_refused(x) -> None:
         zero[2].weight.zero_()
     with pytest.raises(EmptySelectionError, match="S is zero"):
         output_space_overlap(made(zero, x), "0")
+
+
+def test_a_layer_that_runs_twice_in_a_later_batch_is_refused(x) -> None:
+    class Sometimes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(5, 5), nn.Linear(5, 3)
+
+        def forward(self, x):
+            h = torch.relu(self.one(x))
+            return self.two(h if len(x) == 4 else self.one(h))
+
+    with pytest.raises(UnsupportedModelError, match="does not run once"):
+        output_space_overlap(made(Sometimes(), x[:7], batch_size=4), "one", space="gradients")

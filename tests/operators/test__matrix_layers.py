@@ -163,6 +163,18 @@ def test_layers_that_are_no_plain_matrix_are_refused(which: str, what: str) -> N
         MANY[what](risk)
 
 
+@pytest.mark.parametrize(
+    "what", ["KroneckerHessian", "ClassKronecker", "KhatriRao", "backpropagated_errors"]
+)
+def test_layers_on_which_nothing_depends_are_refused(what: str) -> None:
+    class Cut(Blocks):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).detach()
+
+    with pytest.raises(UnsupportedModelError, match="Nothing that can be differentiated"):
+        MANY[what](risk_of(Cut()))
+
+
 def test_what_is_advised_takes_them() -> None:
     torch.manual_seed(0)
     risk = risk_of(odd_models()["scaled"], 7).restricted(["f"])

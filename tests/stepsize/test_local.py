@@ -106,6 +106,7 @@ def test_the_error_covers_what_more_products_change(power: float, t: int) -> Non
         exact = first_root(values, g.square(), t)
         assert exact is not None
         misses.append(abs(found.step_size - exact) / found.error)
+    # An estimate: as the docstring says, it falls short in few of many cases, and not by much.
     assert max(misses) < 2.5
     assert sum(miss > 1 for miss in misses) <= 1
 
