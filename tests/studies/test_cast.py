@@ -24,6 +24,7 @@ OTHER = {
     "init": "pytorch",
     "normalise": "unit",
     "rates": (0.1, 0.2),
+    "rate_epochs": 3,
     "keep_epochs": (2,),
 }
 
