@@ -180,7 +180,8 @@ def _inner(X: Tensor, Y: Tensor) -> Tensor:
     if X.device.type == "cpu" or m < _PIECES:
         return X.T @ Y
     first, second = (Z[: m * _PIECES].unflatten(0, (_PIECES, m)) for Z in (X, Y))
-    return (first.mT @ second).sum(0) + X[m * _PIECES :].T @ Y[m * _PIECES :]
+    total: Tensor = (first.mT @ second).sum(0) + X[m * _PIECES :].T @ Y[m * _PIECES :]
+    return total
 
 
 def _turn(X: Tensor, S: Tensor) -> None:
