@@ -29,7 +29,6 @@ _ROUNDINGS = 64
 _INDEPENDENT = 1e-6
 # Entries of a float64 intermediate result: 512 MiB.
 _PIECE = 2**26
-_PIECES = 256
 
 
 @full_precision()
@@ -163,25 +162,15 @@ def ritz(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor, Tensor]:
 
 def _rotation(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor]:
     """Return the Ritz values of the span of X in order, and what turns X to their vectors."""
-    T = _inner(X, AX)
+    T = X.T @ AX
     # Columns rounded to float32 are orthonormal to 1e-7 only, and would spoil the values to first
     # order. XᵀX = LLᵀ turns the span's own problem into an ordinary one.
-    L = torch.linalg.cholesky(_inner(X, X))
+    L = torch.linalg.cholesky(X.T @ X)
     T = torch.linalg.solve_triangular(L, (T + T.T) / 2, upper=False)
     T = torch.linalg.solve_triangular(L, T.T, upper=False)
     values, S = eigh((T + T.T) / 2)
     order = descending(values, which)
     return values[order], torch.linalg.solve_triangular(L.T, S[:, order], upper=True)
-
-
-def _inner(X: Tensor, Y: Tensor) -> Tensor:
-    """Return XᵀY; of long columns in pieces, which a GPU adds up side by side."""
-    m = len(X) // _PIECES
-    if X.device.type == "cpu" or m < _PIECES:
-        return X.T @ Y
-    first, second = (Z[: m * _PIECES].unflatten(0, (_PIECES, m)) for Z in (X, Y))
-    total: Tensor = (first.mT @ second).sum(0) + X[m * _PIECES :].T @ Y[m * _PIECES :]
-    return total
 
 
 def _turn(X: Tensor, S: Tensor) -> None:
@@ -228,12 +217,13 @@ def orthonormal(V: Tensor) -> Tensor:
     # Columns of very unequal length would lose the small ones to the rounding of the large ones.
     V = V.to(torch.float64)
     V = V / V.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
-    if float(torch.linalg.eigvalsh(_inner(V, V).cpu())[0]) > _INDEPENDENT:
+    gram = V.T @ V
+    if float(torch.linalg.eigvalsh(gram.cpu())[0]) > _INDEPENDENT:
         # Cholesky QR, twice, is as good and many times faster. L is small and far from singular, so
-        # its inverse is as good as solving, which took seconds of ten long columns on a GPU.
+        # its inverse is as good as solving, which took a GPU 5 s or more for ten columns of 11e6.
         identity = torch.eye(V.shape[1], dtype=V.dtype, device=V.device)
         for _ in range(2):
-            L = torch.linalg.cholesky(_inner(V, V))
+            L = torch.linalg.cholesky(V.T @ V)
             V = V @ torch.linalg.solve_triangular(L, identity, upper=False).T
         return V
     # A second QR leaves orthogonality at rounding whatever the first one met.
