@@ -127,9 +127,8 @@ class Cast:
         normalise: Of the pixels.
         keep_epochs: Epochs after which weights are kept beside the last.
         rates: Learning rates to choose from, in place of the recipe's. Each is tried with the first
-            seed, and the one that then has the best test accuracy is used; by training loss where
-            there are no test data or no classes.
-        rate_epochs: For how many epochs each is tried; a tenth of all by default.
+            seed for a tenth of the epochs, and the one that then has the best test accuracy is
+            used; by training loss where there are no test data or no classes.
         own: A reader's own network in place of a built-in one.
     """
 
@@ -143,7 +142,6 @@ class Cast:
     normalise: str = "standard"
     keep_epochs: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
-    rate_epochs: int | None = None
     own: Own | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -204,12 +202,10 @@ class Cast:
         found: dict[str, Any] = {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
-            if f.name not in ("recipe", "own", "rates", "rate_epochs")
+            if f.name not in ("recipe", "own", "rates")
         }
         if self.rates:
             found["rates"] = list(self.rates)
-        if self.rate_epochs is not None:
-            found["rate_epochs"] = self.rate_epochs
         return found | {
             "seeds": list(self.seeds),
             "keep_epochs": list(self.keep_epochs),

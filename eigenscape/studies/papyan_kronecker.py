@@ -396,8 +396,9 @@ STUDY = Study(
         "paper": Setting(
             casts.MLP,
             {"samples": 5000, "num_values": None, "max_exact": 2048},
-            note=f"{casts.MLP_NOTE} Spectra are those of 5000 samples; where he shows densities, "
-            "these are the C² largest eigenvalues by products.",
+            note=f"{casts.MLP_EPOCHS} {casts.CHOSEN} 25 for this network. Spectra are those of "
+            "5000 samples; where he shows densities, these are the C² largest eigenvalues by "
+            "products.",
         ),
     },
     measure=measure,

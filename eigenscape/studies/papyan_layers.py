@@ -468,8 +468,9 @@ STUDY = Study(
         "paper": Setting(
             casts.MLP,
             {"samples": 5000, "shown": 300},
-            note=f"{casts.MLP_NOTE} Spectra are those of 5000 samples, where he does not say how "
-            "many; he draws 750 eigenvalues and 150 singular values, we 300.",
+            note=f"{casts.MLP_EPOCHS} {casts.CHOSEN} 25 for this network. Spectra are those of "
+            "5000 samples, where he does not say how many; he draws 750 eigenvalues and 150 "
+            "singular values, we 300.",
         ),
     },
     measure=measure,

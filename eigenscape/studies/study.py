@@ -258,7 +258,5 @@ def _words(cast: Cast) -> str:
     samples = "all samples" if cast.samples is None else f"{cast.samples} samples"
     seeds = f"{len(cast.seeds)} seed{'s' if len(cast.seeds) > 1 else ''}"
     init = f"{cast.init} weights, " if cast.own is None else ""
-    rates = f" (learning rate: best of {', '.join(map(str, cast.rates))}" if cast.rates else ""
-    if rates:
-        rates += f" after {cast.rate_epochs} epochs)" if cast.rate_epochs else ")"
+    rates = f" (learning rate: best of {', '.join(map(str, cast.rates))})" if cast.rates else ""
     return f"{cast.label}, {samples}, {seeds}, {init}{cast.recipe}{rates}"

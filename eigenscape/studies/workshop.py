@@ -333,10 +333,10 @@ class Workshop:
         return Engine(channels_last=cast.own is None and self.device.type == "cuda")
 
     def _best_rate(self, cast: Cast, data: DataSet, test: DataSet | None, folder: Path) -> float:
-        """Try the rates, and keep which was best."""
+        """Try the rates for a tenth of the epochs, and keep which was best."""
         chosen = folder / "rate.json"
         if not chosen.is_file():
-            epochs = cast.rate_epochs or max(1, cast.recipe.epochs // 10)
+            epochs = max(1, cast.recipe.epochs // 10)
             merits: dict[float, float] = {}
             for rate in cast.rates:
                 tried = fit(

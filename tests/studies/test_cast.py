@@ -24,7 +24,6 @@ OTHER = {
     "init": "pytorch",
     "normalise": "unit",
     "rates": (0.1, 0.2),
-    "rate_epochs": 3,
     "keep_epochs": (2,),
 }
 

@@ -73,26 +73,6 @@ def test_the_best_rate_is_found_by_short_trainings(
     assert counted == [(3, 1)]
 
 
-@pytest.mark.parametrize(("asked", "tried"), [(None, 1), (7, 7), (12, 12)])
-def test_rates_are_tried_for_as_many_epochs_as_asked(
-    empty_shop: Workshop, monkeypatch: pytest.MonkeyPatch, asked: int | None, tried: int
-) -> None:
-    epochs: list[int] = []
-    real = module.fit
-
-    def fit(build: Any, data: DataSet, recipe: Recipe, **options: Any) -> Any:
-        epochs.append(recipe.epochs)
-        return real(build, data, recipe, **options)
-
-    monkeypatch.setattr(module, "fit", fit)
-    recipe = Recipe(epochs=12, batch_size=16)
-    cast = dataclasses.replace(
-        QUICK, recipe=recipe, keep_epochs=(), rates=(1e-6, 0.1), rate_epochs=asked
-    )
-    empty_shop.networks(cast)
-    assert epochs == [tried, tried, 12]
-
-
 def test_without_test_data_the_loss_decides_over_the_rate(empty_shop: Workshop) -> None:
     data = QUICK.load()
     own = Own(lambda seed: QUICK.build(seed, data), data)
