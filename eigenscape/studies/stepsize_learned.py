@@ -29,7 +29,7 @@ from eigenscape.stepsize import (
     learn_rules,
     train_networks,
 )
-from eigenscape.studies._draw import curve, rounded
+from eigenscape.studies._draw import rounded
 from eigenscape.studies._stepsize_learned_claims import CLAIMS
 from eigenscape.studies._tables import sheet
 from eigenscape.studies.claim import Measured
@@ -38,6 +38,7 @@ from eigenscape.studies.workshop import Workshop, counted, device_name
 
 _OBJECTIVES = {"TbT": "training", "TbV": "validation"}
 _TINTS = {"TbT": "gauss_newton", "TbV": "hessian", "SGD": "muted"}
+_WINDOWS = 100  # points of a curve of meta-objectives
 _COURSE = ("steps", "train_losses", "train_accuracies", "judged_losses", "test_accuracies")
 _NEW = 10_000  # number of the first problem that no rule was learned on
 _OURS = (
@@ -216,7 +217,7 @@ def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
     left_out = dict.fromkeys(part.case for part, file in files.items() if not file.is_file())
     notes = [f"Not run: {_name(case)}." for case in left_out]
     found: dict[Case, dict[str, list[Course]]] = {}
-    learned: dict[Case, dict[str, tuple[float, ...]]] = {}
+    learned: dict[Case, dict[str, Tensor]] = {}
     devices: list[str] = []
     for part, file in files.items():
         if part.case in left_out:
@@ -226,8 +227,7 @@ def measure_finished(setting: Setting, workshop: Workshop) -> Outcome:
         course = Course(Status(True, ""), 0, part.seed, *(kept[name] for name in _COURSE))
         found.setdefault(part.case, {}).setdefault(part.name, []).append(course)
         if part.name != "SGD":
-            losses = rounded(kept["meta_losses"])
-            learned.setdefault(part.case, {}).setdefault(part.name, losses)
+            learned.setdefault(part.case, {}).setdefault(part.name, kept["meta_losses"])
         if skipped := int(kept["skipped"]):
             notes.append(
                 f"{_name(part.case)}, {part.name}, rule {part.seed}: {skipped} of "
@@ -350,20 +350,35 @@ def _words(found: Mapping[Case, Courses], which: str) -> str:
     return f"{first[which]}{'; '.join(told) or 'none'}.{means if many > 1 else ''}"
 
 
-def _meta_picture(learned: Mapping[Case, Mapping[str, tuple[float, ...]]]) -> Picture:
+def _meta_picture(learned: Mapping[Case, Mapping[str, Tensor]]) -> Picture:
     panels = []
     for place, (case, curves) in enumerate(learned.items()):
-        marks: list[Mark] = [
-            curve(values, _TINTS[name], name if place == 0 else None)
-            for name, values in curves.items()
-        ]
-        panels.append(Panel(marks, Axis("segment"), Axis("meta-objective", log=True), _name(case)))
+        marks: list[Mark] = []
+        for name, values in curves.items():
+            marks += _middle(values, _TINTS[name], name if place == 0 else None)
+        # The first few segments are millions of times as large.
+        ends = [y for mark in marks if isinstance(mark, Line) for y in mark.y]
+        both = Axis("meta-objective", log=True, limits=(0.5 * min(ends), 4.0 * max(ends)))
+        panels.append(Panel(marks, Axis("segment"), both, _name(case)))
     return Picture(
         "meta-objectives",
         "The meta-objective while rules are learned",
         tuple(panels),
-        shows="Of the first rule of each kind. Jumps are new runs from new weights.",
+        shows="Of the first rule of each kind: medians over a hundredth of the segments; bands: "
+        "four fifths of them. New runs begin with new weights, so segments differ much.",
     )
+
+
+def _middle(values: Tensor, colour: str, label: str | None) -> list[Mark]:
+    """Return the median of each hundredth of the values, and a band that has four fifths."""
+    finite = values.isfinite()
+    places, values = torch.arange(1.0, len(values) + 1.0)[finite], values[finite].double()
+    parts = [part for part in values.tensor_split(_WINDOWS) if len(part)]
+    x = rounded(torch.stack([part.mean() for part in places.tensor_split(_WINDOWS) if len(part)]))
+    levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    low, middle, high = torch.stack([part.quantile(levels) for part in parts]).T
+    band = Band(x, rounded(low), rounded(high), colour)
+    return [band, Line(x, rounded(middle), colour, label)]
 
 
 STUDY = Study(

@@ -18,7 +18,14 @@ from eigenscape.stepsize import (
     train_networks,
 )
 from eigenscape.studies import STUDIES, stepsize_learned
-from eigenscape.studies.stepsize_learned import _NEW, _numbers, _picture, _place, _words
+from eigenscape.studies.stepsize_learned import (
+    _NEW,
+    _middle,
+    _numbers,
+    _picture,
+    _place,
+    _words,
+)
 from eigenscape.studies.study import Setting
 from eigenscape.studies.workshop import Workshop
 from tests.studies.conftest import SMALL, numbers_of
@@ -201,3 +208,23 @@ def test_pictures_have_a_panel_for_each_case(ran: Callable[[str], StudyResult]) 
     wins = numbers_of(result)["thesis.figure5.4b.validation-wins"]
     noisy = columns["test accuracy"][7:13]
     assert wins == pytest.approx((sum(noisy[3:]) - sum(noisy[:3])) / 3, abs=1e-5)
+
+
+def test_meta_objectives_are_drawn_by_medians_of_finite_segments() -> None:
+    values = torch.arange(1.0, 1001.0)
+    values[3], values[14] = torch.nan, torch.inf
+    band, line = _middle(values.flip(0), "hessian", "TbV")
+    assert isinstance(band, Band)
+    assert isinstance(line, Line)
+    assert len(line.x) == len(line.y) == 100
+    # The numbers go down by one a segment, so each median is where the line says.
+    torch.testing.assert_close(torch.tensor(line.y), 1001.0 - torch.tensor(line.x), rtol=0, atol=1)
+    assert all(low < y < high for low, y, high in zip(band.low, line.y, band.high, strict=True))
+    assert max(band.high) < 1001.0
+
+
+def test_few_segments_are_drawn_one_by_one() -> None:
+    _, line = _middle(torch.tensor([3.0, 1.0, 2.0]), "hessian", None)
+    assert isinstance(line, Line)
+    assert (*line.x,) == (1.0, 2.0, 3.0)
+    assert (*line.y,) == (3.0, 1.0, 2.0)
