@@ -163,7 +163,7 @@ def _shared_legend(picture: Picture) -> int | None:
 
 def _title_room(picture: Picture, panel: Panel) -> float:
     """Return the inches that a title has above a panel."""
-    room = _panel_width(picture)
+    room = _panel_width(picture) - (0.1 if panel.y.log else 0.0)  # powers are wide numbers
     raster = next((mark for mark in panel.marks if isinstance(mark, Raster)), None)
     if raster is not None:
         room -= 0.5  # the colour bar

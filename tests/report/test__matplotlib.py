@@ -87,6 +87,16 @@ def test_titles_are_neither_cut_nor_on_others(count: int, size: tuple[int, int] 
         assert not any(box.overlaps(other) for other in [*others, *found[:one]])
 
 
+def test_a_title_beside_powers_of_ten_is_not_cut() -> None:
+    line = Line((1, 4000), (1e-7, 1.0), "first")
+    axes = Axis("segment"), Axis("meta-objective", log=True, limits=(5e-8, 4.0))
+    panels = [Panel([line], *axes, "60000 samples, 20% noise")] * 3
+    figure = make_figure(Picture("p", "P", panels))
+    figure.savefig(io.BytesIO(), format="png")
+    ends = [each._left_title.get_window_extent().x1 for each in figure.axes]
+    assert max(ends) <= figure.bbox.x1
+
+
 def panel_of(*labels: str | None, colours: tuple[str, ...] = ("first", "second")) -> Panel:
     marks = [
         Line((1.0, 2.0), (1.0, 3.0), colour, label)
