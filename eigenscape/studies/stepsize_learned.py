@@ -357,9 +357,10 @@ def _meta_picture(learned: Mapping[Case, Mapping[str, Tensor]]) -> Picture:
         for name, values in curves.items():
             marks += _middle(values, _TINTS[name], name if place == 0 else None)
         # The first few segments are millions of times as large.
-        ends = [y for mark in marks if isinstance(mark, Line) for y in mark.y]
-        both = Axis("meta-objective", log=True, limits=(0.5 * min(ends), 4.0 * max(ends)))
-        panels.append(Panel(marks, Axis("segment"), both, _name(case)))
+        ends = [y for mark in marks if isinstance(mark, Line) for y in mark.y if y > 0.0]
+        limits = (0.5 * min(ends), 4.0 * max(ends)) if ends else None
+        upright = Axis("meta-objective", log=True, limits=limits)
+        panels.append(Panel(marks, Axis("segment"), upright, _name(case)))
     return Picture(
         "meta-objectives",
         "The meta-objective while rules are learned",
@@ -372,6 +373,8 @@ def _meta_picture(learned: Mapping[Case, Mapping[str, Tensor]]) -> Picture:
 def _middle(values: Tensor, colour: str, label: str | None) -> list[Mark]:
     """Return the median of each hundredth of the values, and a band that has four fifths."""
     finite = values.isfinite()
+    if not finite.any():
+        return []
     places, values = torch.arange(1.0, len(values) + 1.0)[finite], values[finite].double()
     parts = [part for part in values.tensor_split(_WINDOWS) if len(part)]
     x = rounded(torch.stack([part.mean() for part in places.tensor_split(_WINDOWS) if len(part)]))

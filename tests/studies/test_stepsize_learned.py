@@ -9,6 +9,7 @@ import torch
 from eigenscape.data import load
 from eigenscape.records import Status
 from eigenscape.report import Band, Line, StudyResult
+from eigenscape.report._matplotlib import make_figure
 from eigenscape.stepsize import (
     Course,
     ProblemKind,
@@ -20,6 +21,7 @@ from eigenscape.stepsize import (
 from eigenscape.studies import STUDIES, stepsize_learned
 from eigenscape.studies.stepsize_learned import (
     _NEW,
+    _meta_picture,
     _middle,
     _numbers,
     _picture,
@@ -228,3 +230,10 @@ def test_few_segments_are_drawn_one_by_one() -> None:
     assert isinstance(line, Line)
     assert (*line.x,) == (1.0, 2.0, 3.0)
     assert (*line.y,) == (3.0, 1.0, 2.0)
+
+
+def test_meta_objectives_that_are_zero_or_never_finite_can_be_drawn() -> None:
+    lost, zero = torch.full((9,), torch.nan), torch.tensor([0.0, 0.0, 0.5])
+    picture = _meta_picture({(200, 0.0): {"TbT": lost, "TbV": zero}, (200, 0.2): {"TbT": lost}})
+    assert [panel.y.limits for panel in picture.panels] == [(0.25, 2.0), None]
+    make_figure(picture).draw_without_rendering()
