@@ -376,10 +376,10 @@ def _middle(values: Tensor, colour: str, label: str | None) -> list[Mark]:
     if not finite.any():
         return []
     places, values = torch.arange(1.0, len(values) + 1.0)[finite], values[finite].double()
-    parts = [part for part in values.tensor_split(_WINDOWS) if len(part)]
-    x = rounded(torch.stack([part.mean() for part in places.tensor_split(_WINDOWS) if len(part)]))
+    count = min(_WINDOWS, len(values))
+    x = rounded(torch.stack([part.mean() for part in places.tensor_split(count)]))
     levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
-    low, middle, high = torch.stack([part.quantile(levels) for part in parts]).T
+    low, middle, high = torch.stack([p.quantile(levels) for p in values.tensor_split(count)]).T
     band = Band(x, rounded(low), rounded(high), colour)
     return [band, Line(x, rounded(middle), colour, label)]
 
