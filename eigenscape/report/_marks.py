@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from eigenscape.errors import InvalidArgumentError
 from eigenscape.records import storable
 
 Numbers = Sequence[float]
@@ -181,6 +182,14 @@ class Axis:
     ticks: Sequence[tuple[float, str]] | None = None
     downward: bool = False
     whole: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn, where it is made and not where somebody looks at it."""
+        if self.log and self.limits is not None and not min(self.limits) > 0.0:
+            raise InvalidArgumentError(
+                f"`Axis(log=True, limits={tuple(self.limits)})` needs limits above 0. Leave out "
+                "what is not."
+            )
 
 
 @storable

@@ -166,6 +166,7 @@ def run_study(
         findings = tuple(_renamed(finding, study.in_place_of, own.model) for finding in findings)
         pictures = _for_files(pictures)
     text = summary(findings) + (f"{DOUBT}{doubts[0]}" if doubts else "")
+    earlier = outcome.earlier or _all_earlier(shop.asked.values())
     return StudyResult(
         status=Status(not doubts, text),
         num_products=outcome.num_products,
@@ -194,8 +195,8 @@ def run_study(
             )
             if note
         ),
-        seconds=0.0 if outcome.earlier else time.monotonic() - started,
-        device=", ".join(sorted(outcome.earlier)) or device_name(workshop.device),
+        seconds=0.0 if earlier else time.monotonic() - started,
+        device=", ".join(sorted(earlier)) or device_name(workshop.device),
     )
 
 
@@ -241,6 +242,13 @@ def _trained(networks: Collection[Networks | Trained]) -> str:
         chosen = f", learning rate {rate:g}" if rate else ""
         parts.append(f"{each.cast.label_among(casts)}: {loss}{share or ''}{chosen}")
     return f"At the end of training: {'; '.join(parts)}." if parts else ""
+
+
+def _all_earlier(networks: Collection[Networks | Trained]) -> frozenset[str]:
+    """Return where everything was measured, if all of it was in other runs; else nothing."""
+    devices = {one.device for one in networks if isinstance(one, Trained)}
+    is_all = all(isinstance(one, Trained) for one in networks)
+    return frozenset(devices) if is_all else frozenset()
 
 
 def _elsewhere(networks: Collection[Networks | Trained]) -> str:

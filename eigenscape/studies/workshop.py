@@ -200,7 +200,8 @@ class Workshop:
             tensors = read_tensors(path)
             kept = unpack(json.loads(tensor_text(tensors.pop("plain"))), tensors)
             for cast, (loss, accuracy) in zip(casts, kept["endings"], strict=True):
-                self.asked[cast.key] = Trained(cast, loss, accuracy, kept["device"])
+                # Those that something is measured of now stay what they are.
+                self.asked.setdefault(cast.key, Trained(cast, loss, accuracy, kept["device"]))
             for doubt in kept["doubts"]:
                 warnings.warn(doubt, ConvergenceWarning, stacklevel=2)
             again: T = kept["found"]

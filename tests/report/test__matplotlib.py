@@ -2,10 +2,12 @@
 
 import io
 import itertools
+import math
 
 import pytest
 from matplotlib.figure import Figure
 
+from eigenscape.errors import InvalidArgumentError
 from eigenscape.report import Axis, Line, Panel, Picture, Points, Raster
 from eigenscape.report._matplotlib import make_figure
 
@@ -63,6 +65,13 @@ def test_all_of_1_2_and_5_are_named_where_there_is_room() -> None:
 def test_the_helper_sees_names_that_touch() -> None:
     assert apart([(0.0, 5.0, "1"), (8.0, 12.0, "2")])
     assert not apart([(0.0, 5.0, "1"), (6.0, 12.0, "2")])
+
+
+@pytest.mark.parametrize("limits", [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0)])
+def test_a_logarithmic_axis_from_zero_is_refused(limits: tuple[float, float]) -> None:
+    with pytest.raises(InvalidArgumentError, match="needs limits above 0"):
+        Axis("y", log=True, limits=limits)
+    assert Axis("y", limits=limits).limits == limits
 
 
 # --- titles and legends --------------------------------------------------------------------------

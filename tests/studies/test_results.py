@@ -9,6 +9,7 @@ import torch
 from eigenscape.errors import FileError
 from eigenscape.records import Status, pack
 from eigenscape.report import Axis, Line, Panel, Picture, Raster, Sheet, StudyResult
+from eigenscape.report._matplotlib import make_figure
 from eigenscape.studies import (
     STUDIES,
     Claim,
@@ -176,6 +177,15 @@ def test_findings_as_json() -> None:
     assert plain[2]["paper"] == "thesis"
     assert (plain[3]["ours"], plain[3]["spread"]) == (None, None)
     assert plain[0].keys() == {f.name for f in dataclasses.fields(Finding)}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_every_picture_of_our_records_can_be_drawn(scale: str) -> None:
+    pictures = [p for r in read_results(results_folder()) if r.scale == scale for p in r.pictures]
+    assert len(pictures) > 50
+    for picture in pictures:
+        make_figure(picture)
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,8 @@ def test_what_is_kept_of_a_cast_needs_no_network(
     first = run_study(study, dataclasses.replace(shop, parts=tmp_path))
     again = run_study(study, dataclasses.replace(empty_shop, parts=tmp_path))
     assert numbers_of(again) == numbers_of(first)
+    assert (again.seconds, again.device) == (0.0, "CPU")  # nothing was measured now
+    assert first.seconds > 0
     # As a file has them, to which lists and tuples are the same.
     assert pack((again.sheets, again.pictures)) == pack((first.sheets, first.pictures))
     assert not (empty_shop.folder / "networks").exists()
