@@ -65,6 +65,7 @@ from eigenscape.linear_operator import LinearOperator as LinearOperator
 from eigenscape.losses import BinaryCrossEntropy as BinaryCrossEntropy
 from eigenscape.losses import CrossEntropy as CrossEntropy
 from eigenscape.losses import SquaredError as SquaredError
+from eigenscape.model_loss import ModelLoss as ModelLoss
 from eigenscape.operators import ClassGradients as ClassGradients
 from eigenscape.operators import ClassKronecker as ClassKronecker
 from eigenscape.operators import Dense as Dense

@@ -5,11 +5,10 @@ iterable of batches that can be walked more than once. A batch is (inputs…, ta
 `labels` (every other entry goes to the model by keyword), or inputs alone.
 """
 
+import itertools
 import math
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,17 +16,19 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
+from eigenscape.batch import Batch as Batch
+from eigenscape.batch import checksum, moved, odd_shape, parse, sliced, split, tensors_in
+from eigenscape.batch import explained as explained
+from eigenscape.batch import inputs_kept as inputs_kept
+from eigenscape.batch import logits_of as logits_of
+from eigenscape.borrowed import address_of, memory_of
 from eigenscape.distributed import Ranks
 from eigenscape.errors import (
-    EigenscapeError,
     EmptySelectionError,
     InvalidArgumentError,
-    ShapeError,
-    UnsupportedModelError,
     WrongTypeError,
     require_count,
 )
-from eigenscape.files import crc
 
 # Samples per batch where the data come without batches and the model does not say more: large
 # enough for full GEMMs, small enough that activations stay in the hundreds of megabytes.
@@ -40,39 +41,8 @@ _FEWEST_SAMPLES, _FEWEST_BYTES = {"cpu": 128, "cuda": 256}, {"cpu": 2**30, "cuda
 _MOST_SAMPLES = {"cpu": 4096, "cuda": 65536}
 _TRIAL_SAMPLES = 8
 _UNSEEN = [0, 0]
-_LABEL_KEYS = ("labels", "label", "targets", "target")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One call of the model and what its output is compared with.
-
-    Attributes:
-        args: Positional inputs of the model.
-        kwargs: Keyword inputs of the model.
-        target: What the loss gets beside the output (None where there is no target).
-        size: Number of samples.
-        first: Number of samples before this batch's first one in all data, other ranks' too.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    target: Any
-    size: int
-    first: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of its tensors."""
-        return sum(t.numel() * t.element_size() for t in _tensors(self._content))
-
-    def head(self, count: int) -> "Batch":
-        """Return the first samples; all where the batch is no larger, or cannot be cut."""
-        return next(iter(_split(self, count, must=False)))
-
-    @property
-    def _content(self) -> tuple[Any, ...]:
-        return self.args, self.kwargs, self.target
+# A stream of unknown length that is longer than this is taken for one without end.
+_LONGEST_BYTES, _LONGEST_BATCHES, _LONGEST_SAMPLES = 2**33, 100_000, 1_000_000
 
 
 class BatchSource:
@@ -90,6 +60,7 @@ class BatchSource:
         device: torch.device,
         dtype: torch.dtype,
         keep_bytes: int,
+        sample_dim: int | None = 0,
         ranks: Ranks | None = None,
     ) -> None:
         """Look at the data; nothing is read yet.
@@ -97,6 +68,7 @@ class BatchSource:
         Args:
             data: What the user gave.
             batch_size: Most samples to process at a time; larger batches are split.
+            sample_dim: The dimension of the inputs that counts samples; None never to cut.
             device: Where batches go.
             dtype: What floating-point inputs and targets become.
             keep_bytes: Keep all batches in the device's memory if they need no more than this;
@@ -110,11 +82,14 @@ class BatchSource:
         self._deals = self._ranks.size > 1
         if self._deals and _is_numbered(data):
             data = self._part(data)
+        self._data = data
         self._raw, self._is_whole = _as_iterable(data, batch_size)
         self._must_split = batch_size is not None
+        self._dim = _checked_dim(sample_dim, batch_size)
         self._limit = DEFAULT_BATCH_SIZE if self._is_whole and batch_size is None else batch_size
         self._device, self._dtype, self._keep_bytes = device, dtype, keep_bytes
         self._kept: list[Batch] | None = None
+        self._keyword: str | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -131,10 +106,69 @@ class BatchSource:
         return iter(self._kept) if self._kept is not None else self.fresh()
 
     @property
-    def versions(self) -> tuple[int, ...]:
-        """How often data that stay were written to, as PyTorch counts it."""
-        owners = self._raw if self._is_whole else [b._content for b in self._kept or ()]
-        return tuple(0 if t.is_inference() else t._version for t in _tensors(list(owners)))
+    def tensors_of_others(self) -> list[Tensor]:
+        """The tensors that hold the data and that somebody else may write to."""
+        in_memory = self._is_whole or isinstance(self._data, tuple | list)
+        owners = list(self._raw) if in_memory else [b.content for b in self._kept or ()]
+        return [t for t in tensors_in(owners) if not t.is_inference()]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether batches are smaller than what the user gave, or were made here."""
+        if not self._is_whole and self._raw is not self._data:
+            return True  # a data set: the loader is ours
+        return self._limit is not None and any(
+            parse(raw, self._dim).size > self._limit for raw in self._given()
+        )
+
+    def some(self, count: int) -> Iterator[Batch]:
+        """Walk some batches: evenly spread ones of those that are kept, else the first."""
+        kept = self._kept or ()
+        if len(kept) <= count:
+            yield from itertools.islice(self, count)
+            return
+        for number in range(count):
+            yield kept[number * (len(kept) - 1) // (count - 1)]
+
+    def regrouped(self) -> Iterator[tuple[Batch, list[Batch]]]:
+        """Walk groups of samples with their parts.
+
+        Where batches were cut here, groups of twice their size, in parts of unequal sizes: batches
+        of equal size may be alike. Else each batch and two parts of it.
+
+        Yields:
+            The samples together, and in parts.
+        """
+        if self._limit is None:
+            yield from ((batch, list(batch.halves())) for batch in self)
+            return
+        for raw in self._given():
+            for part in split(parse(raw, self._dim), 2 * self._limit, must=False):
+                pair = self._brought(part, 0)
+                first, *rest = split(pair, self._limit, must=False)
+                yield pair, [first, *(half for batch in rest for half in batch.halves())]
+
+    def give_labels(self, keyword: str) -> None:
+        """Hand out batches whose targets are inputs of the model too, from now on."""
+        self._keyword = keyword
+        if self._kept is not None:
+            self._kept = [batch.labelled(keyword) for batch in self._kept]
+
+    def uncut(self) -> None:
+        """Take data that came at once as one batch, and do not cut it for other ends either."""
+        self._limit = self._dim = None
+        if self._kept is not None:
+            self.keep()
+
+    def _given(self) -> Iterator[Any]:
+        """Walk what the user gave, where a second look costs no reading."""
+        in_memory = self._is_whole or isinstance(self._data, tuple | list)
+        return iter(self._raw) if in_memory or self._must_split else iter(())
+
+    def _brought(self, part: Batch, first: int) -> Batch:
+        args, kwargs, target = moved(part.content, self._device, self._dtype)
+        batch = replace(part, args=args, kwargs=kwargs, target=target, first=first)
+        return batch.labelled(self._keyword)
 
     def sample(self, count: int) -> Batch:
         """Return the first batch; no more than `count` of it where cutting was left to us."""
@@ -150,15 +184,14 @@ class BatchSource:
         """Walk the user's data anew, whatever is kept; only this rank's share of them."""
         first, number, mark = self._start, 0, 0
         for raw in self._raw:
-            whole = _parse(raw)
+            whole = parse(raw, self._dim)
             if self._deals and self._is_whole:
                 whole, first = self._cut(whole)
             elif self._deals:
-                mark = _mark(whole, mark)
-            for part in _split(whole, self._limit, must=self._must_split):
+                mark = checksum(whole, mark)
+            for part in split(whole, self._limit, must=self._must_split):
                 if not self._deals or self._is_whole or self._is_own(number):
-                    args, kwargs, target = _moved(part._content, self._device, self._dtype)
-                    yield Batch(args, kwargs, target, part.size, first)
+                    yield self._brought(part, first)
                 first += part.size
                 number += 1
         if self._deals and not self._is_whole:
@@ -184,12 +217,12 @@ class BatchSource:
             cut in the same way.
         """
         kind = self._device.type if self._device.type in _ACTIVATION_BYTES else "cpu"
-        own = {tensor.untyped_storage().data_ptr() for tensor in constants}
+        own = {memory_of(tensor)[0] for tensor in constants}
         saved: dict[int, int] = {}
 
         def count(tensor: Tensor) -> Tensor:
-            if tensor.untyped_storage().data_ptr() not in own:
-                saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            if memory_of(tensor)[0] not in own:
+                saved[address_of(tensor)] = tensor.numel() * tensor.element_size()
             return tensor
 
         batch = self._head(_TRIAL_SAMPLES)
@@ -207,14 +240,12 @@ class BatchSource:
 
     def _head(self, count: int) -> Batch:
         """Return the first samples; of data that cannot be cut, all."""
-        part = _parse(next(iter(self._raw))).head(count)
-        args, kwargs, target = _moved(part._content, self._device, self._dtype)
-        return Batch(args, kwargs, target, part.size)
+        return self._brought(parse(next(iter(self._raw)), self._dim).head(count), 0)
 
     def resize(self, limit: int) -> None:
         """Cut the data anew, into batches of equal size with about `limit` samples."""
         # Equal, since a short last batch runs slower and needs a trace of its own.
-        whole = _parse(next(iter(self._raw)))
+        whole = parse(next(iter(self._raw)), self._dim)
         own = len(self._ranks.share(whole.size)) if self._deals else whole.size
         self._limit = math.ceil(own / max(1, round(own / limit)))
         if self._kept is not None:
@@ -228,12 +259,23 @@ class BatchSource:
         self._kept = kept if all(fits) else None
 
     def _fitting(self) -> list[Batch] | None:
-        kept, used = [], 0
-        for batch in self.fresh():
-            used += batch.nbytes
-            if used > self._keep_bytes:
+        kept: list[Batch] = []
+        used, samples, has_end = 0, 0, _has_length(self._data)
+        for number, batch in enumerate(self.fresh()):
+            used, samples = used + batch.nbytes, samples + batch.size
+            if used > self._keep_bytes and has_end:
                 return None
-            kept.append(batch)
+            if used <= self._keep_bytes:
+                kept.append(batch)
+            is_long = number >= _LONGEST_BATCHES or samples > _LONGEST_SAMPLES
+            if not has_end and (is_long or used > _LONGEST_BYTES):
+                raise InvalidArgumentError(
+                    f"`EmpiricalRisk(data=...)` gave {samples} samples and no end so far; a "
+                    f"{type(self._data).__name__} does not say its length. Pass a part of it, e.g. "
+                    "`list(itertools.islice(data, 100))`, or give it a `__len__`."
+                )
+        if used > self._keep_bytes:
+            return None
         if not kept:
             raise EmptySelectionError(
                 "`EmpiricalRisk(data=...)` gave no batch. Expected at least one; check the "
@@ -244,22 +286,26 @@ class BatchSource:
     def _part(self, data: Any) -> Dataset[Any]:
         """Take this rank's samples of a data set; others are not even read."""
         share = self._ranks.share(len(data))
-        first = next(iter(DataLoader(data, batch_size=1)))
-        self._start, self._seen, self._deals = share.start, [len(data), _mark(_parse(first))], False
+        first = next(iter(_loader(data, 1)))
+        self._start, self._seen, self._deals = (
+            share.start,
+            [len(data), checksum(parse(first))],
+            False,
+        )
         return Subset(data, share)
 
     def _cut(self, whole: Batch) -> tuple[Batch, int]:
         """Take this rank's samples of tensors that came at once."""
         if self._seen == _UNSEEN:
-            self._seen = [whole.size, _mark(whole)]
+            self._seen = [whole.size, checksum(whole)]
         share = self._ranks.share(whole.size)
-        if odd := _odd(whole):
+        if odd := odd_shape(whole):
             raise InvalidArgumentError(
                 f"`EmpiricalRisk(data=...)` must share {whole.size} samples between "
                 f"{self._ranks.size} processes, but one of the tensors has shape {odd} and does "
                 "not say how. Give a list of batches."
             )
-        return _sliced(whole, share.start, share.stop), share.start
+        return sliced(whole, share.start, share.stop), share.start
 
     def _is_own(self, number: int) -> bool:
         return number % self._ranks.size == self._ranks.rank
@@ -279,11 +325,20 @@ def _as_iterable(data: object, batch_size: int | None) -> tuple[Iterable[Any], b
     if isinstance(data, Mapping) and data:
         return [data], True
     if isinstance(data, tuple | list) and data and all(isinstance(x, Tensor) for x in data):
+        if isinstance(data, list):
+            _require_inputs_and_target(data)
         return [tuple(data)], True
+    if isinstance(data, tuple) and _is_pair(data):
+        return [data], True
     if isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__:
         return [tuple(data.tensors)], True  # nothing of its own happens to a sample: no loader
-    if isinstance(data, Dataset) and not isinstance(data, DataLoader):
-        return DataLoader(data, batch_size=batch_size or DEFAULT_BATCH_SIZE), False
+    has_rows = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if isinstance(data, Dataset) or (has_rows and not isinstance(data, Iterable)):
+        rows: Any = data
+        return _loader(rows, batch_size), False
+    if hasattr(data, "with_format") and hasattr(data, "__getitem__"):  # a Hugging Face data set
+        rows = data
+        return _loader(rows.with_format("torch"), batch_size), False
     if isinstance(data, Iterator):
         raise WrongTypeError(
             f"`EmpiricalRisk(data=...)` walks the data many times; a {type(data).__name__} can be "
@@ -297,78 +352,40 @@ def _as_iterable(data: object, batch_size: int | None) -> tuple[Iterable[Any], b
     )
 
 
-def _parse(raw: object) -> Batch:
-    """Tell inputs from target."""
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
-    target: Any = None
-    if isinstance(raw, Mapping):
-        kwargs = {str(key): value for key, value in raw.items()}
-        label_key = next((key for key in _LABEL_KEYS if key in kwargs), None)
-        target = kwargs.pop(label_key) if label_key else None
-    elif isinstance(raw, tuple | list) and len(raw) > 1:
-        *inputs, target = raw
-        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            kwargs = {str(key): value for key, value in inputs[0].items()}
-        elif len(inputs) == 1 and isinstance(inputs[0], tuple | list):
-            args = tuple(inputs[0])
-        else:
-            args = tuple(inputs)
-    elif isinstance(raw, tuple | list) and len(raw) == 1:
-        args = tuple(raw)
-    elif isinstance(raw, Tensor):
-        args = (raw,)
-    else:
-        raise WrongTypeError(
-            "A batch must be (inputs…, target), a dict with 'labels', or a tensor; got "
-            f"{type(raw).__name__}. Arrays become tensors by `torch.as_tensor`."
-        )
-    content = (args, kwargs, target)
-    sizes = [t.shape[0] for t in _tensors((target, args, kwargs)) if t.ndim > 0]
-    if not sizes:
-        raise ShapeError(
-            "A batch must hold at least one tensor with a sample dimension; got none. "
-            "Give inputs as (samples, …)."
-        )
-    return Batch(*content, size=sizes[0])
+def _loader(data: Dataset[Any], batch_size: int | None) -> DataLoader[Any]:
+    """Read a data set in order, without drawing from the user's random numbers."""
+    generator = torch.Generator()
+    return DataLoader(data, batch_size=batch_size or DEFAULT_BATCH_SIZE, generator=generator)
 
 
-def _split(batch: Batch, limit: int | None, *, must: bool) -> Iterator[Batch]:
-    """Cut a batch into parts of at most `limit` samples."""
-    if batch.size == 0:
-        return
-    if limit is None or batch.size <= limit:
-        yield batch
-        return
-    if odd := _odd(batch):
-        if not must:  # the default split of data that came at once is our idea, not the user's
-            yield batch
-            return
+def _require_inputs_and_target(tensors: list[Tensor]) -> None:
+    """Refuse a list that may as well hold batches without labels."""
+    first = tensors[0]
+    if len(tensors) > 1 and all(
+        t.dtype == first.dtype and t.ndim == first.ndim and t.shape[1:] == first.shape[1:]
+        for t in tensors
+    ):
         raise InvalidArgumentError(
-            f"`EmpiricalRisk(batch_size={limit})` must split a batch of {batch.size} samples, but "
-            f"one of its tensors has shape {odd} and does not say how. "
-            "Give smaller batches instead of `batch_size`."
+            f"`EmpiricalRisk(data=[...])` got a list of {len(tensors)} tensors alike, of shape "
+            f"{tuple(first.shape)} and so on; they may be inputs and target, or batches of inputs. "
+            "Pass a tuple `(inputs, target)` for the first, a list of tuples "
+            "`[(batch,), (batch,), ...]` for the second."
         )
-    for start in range(0, batch.size, limit):
-        stop = min(start + limit, batch.size)
-        yield _sliced(batch, start, stop)
 
 
-def _odd(batch: Batch) -> str | None:
-    """Return the shape of a tensor that cannot be cut into samples, if there is one."""
-    shapes = [tuple(t.shape) for t in _tensors(batch._content)]
-    return next((str(shape) for shape in shapes if shape[:1] != (batch.size,)), None)
+def _is_pair(data: tuple[Any, ...]) -> bool:
+    """Say whether data are several inputs, in a mapping or a tuple, and a target."""
+    inputs, target = data if len(data) == 2 else (None, None)
+    return isinstance(inputs, Mapping | tuple) and isinstance(target, Tensor)
 
 
-def _sliced(batch: Batch, start: int, stop: int) -> Batch:
-    args, kwargs, target = _mapped(batch._content, lambda t: t[start:stop])
-    return Batch(args, kwargs, target, stop - start)
-
-
-def _mark(batch: Batch, before: int = 0) -> int:
-    """Return a checksum of a batch and of what came before it."""
-    marks = [before, *(crc(tensor) for tensor in _tensors(batch._content))]
-    return zlib.crc32(repr(marks).encode())
+def _has_length(data: object) -> bool:
+    """Say whether data know how many they are; a loader of a stream has `__len__` and does not."""
+    try:
+        len(data)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
 
 
 def _is_numbered(data: object) -> bool:
@@ -377,82 +394,12 @@ def _is_numbered(data: object) -> bool:
     return isinstance(data, Dataset) and not plain and not isinstance(data, IterableDataset)
 
 
-def _moved(content: tuple[Any, ...], device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
-    def move(tensor: Tensor) -> Tensor:
-        # What was made in inference mode cannot be saved for a backward pass; a copy can.
-        tensor = tensor.clone() if tensor.is_inference() else tensor.detach()
-        return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
-
-    if torch.is_inference_mode_enabled():
-        with torch.inference_mode(False):
-            return tuple(_mapped(content, move))
-    return tuple(_mapped(content, move))
-
-
-def _mapped(value: Any, function: Any) -> Any:
-    """Apply a function to every tensor in nested tuples, lists and dicts."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, Mapping):
-        return {key: _mapped(item, function) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(item, function) for item in value))
-    if isinstance(value, tuple | list):
-        return type(value)(_mapped(item, function) for item in value)
-    return value
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [t for item in value.values() for t in _tensors(item)]
-    if isinstance(value, tuple | list):
-        return [t for item in value for t in _tensors(item)]
-    return []
-
-
-@contextmanager
-def explained(batch: Batch) -> Iterator[None]:
-    """Say what a model was called with, where it fails for reasons of its own.
-
-    Args:
-        batch: What it is called with.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        UnsupportedModelError: In place of what the model raised.
-        EigenscapeError: As it was, if it is a refusal already.
-        OutOfMemoryError: As it was.
-    """
-    try:
-        yield
-    except (EigenscapeError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        raise UnsupportedModelError(
-            f"The model cannot run a batch; it was called with {_shown(batch)} and said: "
-            f"{type(error).__name__}: {error}. Expected batches (inputs…, target) whose inputs the "
-            "model takes, in the dtype of its parameters."
-        ) from error
-
-
-def _shown(batch: Batch) -> str:
-    """Describe the inputs of a batch: kinds and shapes."""
-
-    def one(value: object) -> str:
-        if isinstance(value, Tensor):
-            return f"{tuple(value.shape)} {value.dtype}"
-        return type(value).__name__
-
-    named = [f"{name}: {one(value)}" for name, value in batch.kwargs.items()]
-    return ", ".join([*map(one, batch.args), *named]) or "nothing"
-
-
-def logits_of(output: Any) -> Any:
-    """Take the logits out of an output object, a dict or a tuple that holds them."""
-    is_mapping = isinstance(output, Mapping)
-    found = output.get("logits") if is_mapping else getattr(output, "logits", None)
-    return found if isinstance(found, Tensor) else output
+def _checked_dim(sample_dim: object, batch_size: int | None) -> int | None:
+    if sample_dim is None:
+        if batch_size is not None:
+            raise InvalidArgumentError(
+                "`EmpiricalRisk(sample_dim=None)` says that samples cannot be told apart; got "
+                f"batch_size={batch_size} with it. Leave one of them out."
+            )
+        return None
+    return require_count(sample_dim, "EmpiricalRisk(sample_dim=...)", at_least=0)

@@ -57,6 +57,10 @@ class UnsupportedModelError(EigenscapeError, RuntimeError):
     """A model does something that has no exact curvature here."""
 
 
+class SelfTestError(UnsupportedModelError):
+    """Derivatives are not those of the function, as differences of the function show."""
+
+
 class FileError(EigenscapeError, RuntimeError):
     """A file is missing, damaged, or not what it should be."""
 
@@ -87,6 +91,10 @@ class ConvergenceWarning(EigenscapeWarning):
 
 class SubstitutionWarning(EigenscapeWarning):
     """Something slower but exact was used in place of what was asked for."""
+
+
+class GroupingWarning(EigenscapeWarning):
+    """The loss depends on how samples are grouped into batches."""
 
 
 def near_matches(name: str, candidates: Iterable[str], limit: int = 3) -> str:

@@ -12,12 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eigenscape.batches import Batch
 from eigenscape.errors import UnknownNameError, UnsupportedModelError, WrongTypeError, near_matches
+from eigenscape.parameters import warn_of_tied
 from eigenscape.risk import EmpiricalRisk
+from eigenscape.unfolding import (
+    has_inputs_first,
+    is_convolution,
+    is_matrix,
+    is_transposed_linear,
+    num_groups,
+    windows,
+)
 
 # Layers whose output is linear in their own parameters, whatever their input.
 _LINEAR_IN_PARAMETERS = (
@@ -109,6 +117,9 @@ def find_layer(risk: EmpiricalRisk, name: str, call: str = "LayerHessian(risk, l
     prefix = f"{module_name}." if module_name else ""
     fields = tuple(p.removeprefix(prefix) for p in names)
     module = modules[module_name]
+    if name == module_name:
+        live = risk.own_parameters()
+        warn_of_tied(name, module, names, {own: live[own] for own in risk.space.names})
     return Layer(module_name, module, tuple(names), fields, _obstacle(root, module, names))
 
 
@@ -148,8 +159,7 @@ def capture_tail(
     handle = layer.module.register_forward_hook(cut, with_kwargs=True)
     try:
         with torch.enable_grad(), risk.evaluating(frozen=True):
-            prediction = risk.output(risk.parameters(), batch)
-            total, _ = risk.loss.total(prediction, batch.target)
+            prediction, total, _ = risk.output_and_total(risk.parameters(), batch)
     finally:
         handle.remove()
     if len(calls) != 1:
@@ -343,13 +353,17 @@ def apply_layer(layer: Layer, values: dict[str, Tensor], tail: Tail) -> Tensor:
     return result
 
 
-def matrix_obstacle(layer: Layer) -> str | None:
+def matrix_obstacle(layer: Layer, *, outputs_first: bool = True) -> str | None:
     """Say why a layer is not one matrix W̃ applied to vectors x̃ at some positions, or None.
 
-    Linear layers and convolutions without groups are; W̃ is the weight, or weight and bias joined.
+    Linear layers and convolutions without groups are, transposed ones too; W̃ is the weight, or
+    weight and bias joined.
 
     Args:
         layer: The layer.
+        outputs_first: Whether the weight must hold its entries in the order of W̃: that of
+            transposed convolutions and of GPT-2's `Conv1D` begins with the inputs. `to_matrices`
+            and `from_matrices` know both orders.
 
     Returns:
         The reason, or None where it is.
@@ -357,12 +371,14 @@ def matrix_obstacle(layer: Layer) -> str | None:
     module = layer.module
     if layer.obstacle is not None:
         return layer.obstacle
-    if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
-        return f"{type(module).__name__} is no linear layer or convolution (1d or 2d)"
-    if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups != 1:
-        return f"the convolution has {module.groups} groups"
+    if not is_matrix(module):
+        return f"{type(module).__name__} is no linear layer or convolution"
+    if (groups := num_groups(module)) != 1:
+        return f"the convolution has {groups} groups"
     if layer.fields not in (("weight",), ("weight", "bias")):
         return f"the weight is not among the parameters {layer.fields}"
+    if outputs_first and has_inputs_first(module):
+        return f"the weight of {type(module).__name__} begins with its inputs"
     return None
 
 
@@ -399,15 +415,9 @@ def input_vectors(layer: Layer, tail: Tail) -> Tensor:
     Returns:
         The vectors at all P positions; P = 1 for plain vectors.
     """
-    module = layer.module
     x = layer_input(tail)
-    if isinstance(module, nn.Conv1d | nn.Conv2d):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
-        sizes = [module.kernel_size, module.dilation, module.stride]
-        if isinstance(module, nn.Conv1d):
-            x, sizes = x.unsqueeze(2), [(1, *size) for size in sizes]
-        x = _patches(x, *sizes)
+    if is_convolution(layer.module):
+        x = windows(layer.module, x, tail.output.shape[2:])
     else:
         x = x.reshape(x.shape[0], -1, x.shape[-1])
     if "bias" in layer.fields:
@@ -415,47 +425,52 @@ def input_vectors(layer: Layer, tail: Tail) -> Tensor:
     return x
 
 
-def _patches(
-    x: Tensor, kernel: Sequence[int], dilation: Sequence[int], stride: Sequence[int]
-) -> Tensor:
-    """Return all windows of images (N, C, H, W) as rows (N, P, C·kernel).
-
-    A view that is copied once: `F.unfold` starts a GPU kernel for every image.
-    """
-    high, wide = (d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
-    windows = x.unfold(2, high, stride[0]).unfold(3, wide, stride[1])
-    windows = windows[..., :: dilation[0], :: dilation[1]].permute(0, 2, 3, 1, 4, 5)
-    return windows.flatten(3).flatten(1, 2)
-
-
 def output_vectors(layer: Layer, z: Tensor) -> Tensor:
     """Return something shaped like the layer's output as vectors (N, P, m)."""
-    if isinstance(layer.module, nn.Conv1d | nn.Conv2d):
+    if is_convolution(layer.module):
         return z.flatten(2).transpose(1, 2)
     return z.reshape(z.shape[0], -1, z.shape[-1])
 
 
 def to_matrices(layer: Layer, rows: Tensor, num_outputs: int) -> Tensor:
     """Reshape rows of the layer's parameters (k, q) to W̃ (k, m, n), the bias as last column."""
-    if is_lookup(layer):
-        return rows.reshape(rows.shape[0], -1, num_outputs).transpose(1, 2)
     if "bias" not in layer.fields:
-        return rows.reshape(rows.shape[0], num_outputs, -1)
+        return _weights_as_matrices(layer, rows, num_outputs)
     weight, bias = rows[:, :-num_outputs], rows[:, -num_outputs:]
-    return torch.cat([weight.reshape(rows.shape[0], num_outputs, -1), bias[:, :, None]], dim=2)
+    return torch.cat([_weights_as_matrices(layer, weight, num_outputs), bias[:, :, None]], dim=2)
 
 
 def from_matrices(layer: Layer, matrices: Tensor) -> Tensor:
     """Undo `to_matrices`."""
-    if is_lookup(layer):
-        return matrices.transpose(1, 2).flatten(1)
     if "bias" not in layer.fields:
-        return matrices.flatten(1)
+        return _in_order(layer, matrices).flatten(1)
     k, m, n = matrices.shape
     rows = matrices.new_empty(k, m * n)  # filled in place: joining parts would copy them twice
-    rows[:, :-m].view(k, m, n - 1).copy_(matrices[:, :, :-1])
+    weight = _in_order(layer, matrices[:, :, :-1])
+    rows[:, :-m].view(weight.shape).copy_(weight)
     rows[:, -m:] = matrices[:, :, -1]
     return rows
+
+
+def _weights_as_matrices(layer: Layer, rows: Tensor, num_outputs: int) -> Tensor:
+    if (lead := _num_leading(layer)) == 1:
+        return rows.reshape(rows.shape[0], num_outputs, -1)
+    return rows.reshape(rows.shape[0], lead, num_outputs, -1).transpose(1, 2).flatten(2)
+
+
+def _in_order(layer: Layer, matrices: Tensor) -> Tensor:
+    """View matrices (k, m, n) as the weight holds them."""
+    if (lead := _num_leading(layer)) == 1:
+        return matrices
+    k, m, _ = matrices.shape
+    return matrices.reshape(k, m, lead, -1).transpose(1, 2)
+
+
+def _num_leading(layer: Layer) -> int:
+    """Return how many inputs the weight counts before its outputs, 1 where outputs come first."""
+    if is_lookup(layer) or has_inputs_first(layer.module):
+        return int(layer.module.get_parameter("weight").shape[0])
+    return 1
 
 
 def layer_input(tail: Tail) -> Tensor:
@@ -466,7 +481,7 @@ def layer_input(tail: Tail) -> Tensor:
 
 def _obstacle(root: nn.Module, module: nn.Module, names: list[str]) -> str | None:
     """Say what keeps the layer's block from being a function of its output alone."""
-    if not isinstance(module, _LINEAR_IN_PARAMETERS):
+    if not isinstance(module, _LINEAR_IN_PARAMETERS) and not is_transposed_linear(module):
         return f"{type(module).__name__} is not known to be linear in its parameters"
     if isinstance(module, nn.Embedding) and (module.max_norm or module.scale_grad_by_freq):
         return "the embedding rescales its weight or its gradient"

@@ -21,6 +21,7 @@ from eigenscape.errors import (
     TooLargeError,
     WrongTypeError,
 )
+from eigenscape.records import SelfTest
 from eigenscape.space import Block, ParamSpace
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ class LinearOperator(ABC):
     def noise(self) -> float:
         """Error of products relative to ‖A‖, where it is far above rounding in `dtype`; else 0."""
         return 0.0
+
+    @property
+    def self_test(self) -> SelfTest | None:
+        """Whether this is the matrix of the user's own function; None where there is none."""
+        return None
 
     def adjoint_matmat(self, Y: Tensor) -> Tensor:
         """Multiply (m, k) columns by Aᵀ; use `A.T @ Y` from outside."""
@@ -283,6 +289,11 @@ class WrappedOperator(LinearOperator):
         """The wrapped operator's."""
         return self._inner.noise
 
+    @property
+    def self_test(self) -> SelfTest | None:
+        """The wrapped operator's."""
+        return self._inner.self_test
+
 
 class _Transposed(WrappedOperator):
     @property
@@ -350,23 +361,35 @@ class _Deflated(WrappedOperator):
         return self._deflate(self._inner.adjoint_matmat(Y), Y)
 
 
-class _Sum(WrappedOperator):
+class _Pair(WrappedOperator):
+    """Two operators; what is not known of one is not known of both."""
+
+    def __init__(self, inner: LinearOperator, other: LinearOperator) -> None:
+        super().__init__(inner)
+        self._other = other
+
+    @property
+    def noise(self) -> float:
+        return max(self._inner.noise, self._other.noise)
+
+    @property
+    def self_test(self) -> SelfTest | None:
+        return SelfTest.weaker(self._inner.self_test, self._other.self_test)
+
+
+class _Sum(_Pair):
     """A + sB, with s = ±1."""
 
     def __init__(self, inner: LinearOperator, other: LinearOperator, sign: float) -> None:
-        super().__init__(inner)
         require_operator(other, "A ± B")
         _require_compatible(inner, other, inner.shape == other.shape, "A ± B")
-        self._other, self._sign = other, sign
+        super().__init__(inner, other)
+        self._sign = sign
 
     @property
     def is_symmetric(self) -> bool:
         twins = self._sign > 0 and (self._other.T is self._inner or self._inner.T is self._other)
         return twins or (self._inner.is_symmetric and self._other.is_symmetric)  # A + Aᵀ is
-
-    @property
-    def noise(self) -> float:
-        return max(self._inner.noise, self._other.noise)
 
     def matmat(self, X: Tensor) -> Tensor:
         return self._inner.matmat(X).add(self._other.matmat(X), alpha=self._sign)
@@ -375,13 +398,12 @@ class _Sum(WrappedOperator):
         return self._inner.adjoint_matmat(Y).add(self._other.adjoint_matmat(Y), alpha=self._sign)
 
 
-class _Product(WrappedOperator):
+class _Product(_Pair):
     """AB, not symmetric in general even where both factors are."""
 
     def __init__(self, inner: LinearOperator, other: LinearOperator) -> None:
-        super().__init__(inner)
         _require_compatible(inner, other, inner.shape[1] == other.shape[0], "A @ B")
-        self._other = other
+        super().__init__(inner, other)
 
     @property
     def space(self) -> ParamSpace:

@@ -12,11 +12,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eigenscape.batch import tensors_in
 from eigenscape.errors import (
     InvalidArgumentError,
     ShapeError,
@@ -74,15 +76,16 @@ class CrossEntropy(Loss):
         label_smoothing: Mass spread evenly over the classes.
         class_dim: Which output dimension holds the classes. By default it is read off the shapes:
             last if targets have the shape of the output without it, else 1.
-        next_token: Compare position t of the output with target t + 1 (causal language models
-            whose labels are not yet shifted); positions are dimension 1.
+        next_token: Compare position t of the output with target t + 1, for causal language models
+            with labels that are not yet shifted; positions are dimension 1. None leaves it to the
+            risk: as the model's own loss is, else True for known causal models. Alone, False.
     """
 
     class_weights: Tensor | None = None
     ignore_index: int = -100
     label_smoothing: float = 0.0
     class_dim: int | None = None
-    next_token: bool = False
+    next_token: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
@@ -188,7 +191,7 @@ class CrossEntropy(Loss):
             known = self.class_dim is not None or output.ndim == 2
             fits = dims[:1] if known and target.shape == output.shape else []
         else:
-            fits = [d for d in dims if _without(output.shape, d) == target.shape]
+            fits = [d for d in dims if output.shape[:d] + output.shape[d + 1 :] == target.shape]
         if len(fits) != 1:
             raise ShapeError(
                 f"`CrossEntropy` cannot tell where the classes are: output {tuple(output.shape)}, "
@@ -322,9 +325,12 @@ class CallableLoss(Loss):
 
     Attributes:
         function: The user's loss.
+        takes_whole: Whether it gets all that the model returns, or the logits of an object that has
+            them. None leaves it to the risk: all if it can take that.
     """
 
-    function: Callable[[Tensor, Tensor], object]
+    function: Callable[[Any, Any], object]
+    takes_whole: bool | None = None
 
     def total(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return Σℓ and the number of terms."""
@@ -365,9 +371,8 @@ class CallableLoss(Loss):
     def sample_residual(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
         """Refuse: a bare function does not say which distribution labels come from."""
         raise UnsupportedModelError(
-            "`Fisher` with labels drawn from the model needs a loss with a likelihood: "
-            "CrossEntropy, SquaredError or BinaryCrossEntropy; got a plain function. "
-            "Use `Fisher(risk, kind='empirical')` or `GaussNewton(risk)`."
+            "`Fisher` with drawn labels needs a loss with a likelihood: CrossEntropy, SquaredError "
+            "or BinaryCrossEntropy. Use `Fisher(risk, kind='empirical')` or `GaussNewton(risk)`."
         )
 
     def term_dims(self, output: Tensor, target: Tensor) -> tuple[int, ...]:
@@ -375,20 +380,20 @@ class CallableLoss(Loss):
         return tuple(range(1, output.ndim))
 
 
-def as_loss(loss: object) -> Loss:
+def as_loss(loss: Any, reduction: str = "mean") -> Loss:
     """Return a `Loss` for anything a user may bring.
 
     Args:
-        loss: One of ours, `nn.CrossEntropyLoss`, `nn.NLLLoss`, `nn.MSELoss`,
-            `nn.BCEWithLogitsLoss` (translated, so that they are normalised over all data), or any
-            callable of (output, target).
+        loss: One of ours, one of PyTorch's (four are translated, so that they are normalised over
+            all data), or any callable of (output, target).
+        reduction: That of the risk.
 
     Returns:
         The loss.
 
     Raises:
         WrongTypeError: If it is not callable, or is a class instead of an object.
-        InvalidArgumentError: If a PyTorch loss has `reduction="sum"` or sample weights.
+        InvalidArgumentError: If a PyTorch loss is a sum and the risk is none, or has weights.
 
     Examples:
         >>> as_loss(nn.MSELoss())
@@ -397,16 +402,16 @@ def as_loss(loss: object) -> Loss:
     if isinstance(loss, Loss):
         return loss
     if isinstance(loss, type):
-        raise WrongTypeError(
-            f"`EmpiricalRisk(loss=...)` needs a loss object; got the class {loss.__name__}. "
-            f"Write `{loss.__name__}()`."
-        )
-    if isinstance(loss, nn.Module) and getattr(loss, "reduction", None) == "sum":
+        what = f"needs a loss object; got the class {loss.__name__}. Write `{loss.__name__}()`."
+        raise WrongTypeError(f"`EmpiricalRisk(loss=...)` {what}")
+    known = isinstance(loss, nn.CrossEntropyLoss | nn.MSELoss | nn.BCEWithLogitsLoss | nn.NLLLoss)
+    is_sum = isinstance(loss, nn.Module) and getattr(loss, "reduction", None) == "sum"
+    if is_sum and not (known and reduction == "sum"):
         raise InvalidArgumentError(
             f"`{type(loss).__name__}(reduction='sum')` is ambiguous over batches. Leave the mean "
             "here, and use `EmpiricalRisk(..., reduction='sum')` to sum over all data."
         )
-    if isinstance(loss, nn.CrossEntropyLoss | nn.MSELoss | nn.BCEWithLogitsLoss | nn.NLLLoss):
+    if known:
         return _translated(loss)
     if callable(loss):
         return CallableLoss(loss)
@@ -419,16 +424,15 @@ def as_loss(loss: object) -> Loss:
 def _translated(loss: nn.Module) -> Loss:
     if isinstance(loss, nn.CrossEntropyLoss):
         # PyTorch's convention, so that (n, c, d) outputs are never read the other way round.
-        return CrossEntropy(loss.weight, loss.ignore_index, loss.label_smoothing, class_dim=1)
+        return CrossEntropy(loss.weight, loss.ignore_index, loss.label_smoothing, 1, False)
     if isinstance(loss, nn.MSELoss):
         return SquaredError(factor=1.0, average="elements")
     if isinstance(loss, nn.NLLLoss):
-        return CallableLoss(functools.partial(_log_likelihood, loss))
+        return CallableLoss(functools.partial(_log_likelihood, loss), takes_whole=False)
     if loss.weight is not None:
         raise InvalidArgumentError(
-            "`BCEWithLogitsLoss(weight=...)` weighs elements by position in the batch, which other "
-            "batches would change. Use `positive_weight=` of `BinaryCrossEntropy`, or a function "
-            "that returns (sum of terms, number of terms)."
+            "`BCEWithLogitsLoss(weight=...)` weighs elements by position. Use `positive_weight=` "
+            "of `BinaryCrossEntropy`, or return the pair (sum of terms, number of terms)."
         )
     return BinaryCrossEntropy(loss.pos_weight)
 
@@ -452,13 +456,9 @@ def _number(count: int) -> Tensor:
     return torch.tensor(float(count), dtype=torch.float64)
 
 
-def _without(shape: torch.Size, dim: int) -> torch.Size:
-    return torch.Size(size for i, size in enumerate(shape) if i != dim)
-
-
 def _samples(output: object, target: object) -> int:
-    for value in (target, output):
-        if isinstance(value, Tensor) and value.ndim > 0:
+    for value in tensors_in((target, output)):
+        if value.ndim > 0:
             return value.shape[0]
     raise ShapeError(
         "A loss function that returns a mean needs a target or output with samples to count. "

@@ -89,4 +89,4 @@ class EigenPairs(Record):
         lines += [f"{i:>4}  {v:>13.6e}  {r:>9.1e}" for i, (v, r) in enumerate(rows, 1)][:_SHOWN]
         if len(self) > _SHOWN:
             lines.append(f"{'…':>4}  {len(self) - _SHOWN} more")
-        return "\n".join([*lines, str(self.status)])
+        return "\n".join([*lines, *self.remarks()])

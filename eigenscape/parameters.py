@@ -1,15 +1,16 @@
 """A model's parameters and mode: what is differentiated, whether it can be, whether it moved."""
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from eigenscape.errors import (
     EmptySelectionError,
@@ -19,6 +20,13 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.space import ParamSpace
+
+_SPREAD = (
+    "spread over processes (`fully_shard`, `FullyShardedDataParallel`, tensor parallelism); whole "
+    "tensors are needed. Gather them in a plain copy of the model: `plain.load_state_dict("
+    "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)))`. Processes "
+    "share the work on a whole model by `EmpiricalRisk(ranks=...)`."
+)
 
 
 def uncompiled(model: Any) -> Any:
@@ -40,15 +48,59 @@ def is_compiled(part: nn.Module) -> bool:
     return hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
 
 
+def _refuse_odd_tensors(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Refuse tensors without values of their own, or from which nothing can be differentiated."""
+    for name, tensor in named:
+        if nn.parameter.is_lazy(tensor):
+            raise WrongTypeError(
+                f"'{name}' has no shape yet: its layer is lazy. Run one batch through the model "
+                "first."
+            )
+        if any(kind.__name__ == "DTensor" for kind in type(tensor).__mro__):
+            raise UnsupportedModelError(f"'{name}' is a DTensor, {_SPREAD}")
+        if isinstance(tensor, Tensor) and tensor.is_inference():
+            raise UnsupportedModelError(
+                f"`{name}` was made in `torch.inference_mode()`, where PyTorch records nothing "
+                "that could be differentiated. Make the model outside of it, or copy it there: "
+                "`copy.deepcopy(model)`."
+            )
+
+
+def _refuse_odd_modules(model: nn.Module) -> None:
+    """Refuse wrappers that hide parameters, and layers whose gradient is another function's."""
+    for name, part in model.named_modules():
+        if {"FullyShardedDataParallel", "FSDPModule"} & {k.__name__ for k in type(part).__mro__}:
+            raise UnsupportedModelError(f"The parameters of '{name or 'the model'}' are {_SPREAD}")
+        switches = (getattr(part, f"{half}_enabled", None) for half in ("fake_quant", "observer"))
+        if any(isinstance(switch, Tensor) and bool(switch.any()) for switch in switches):
+            raise UnsupportedModelError(
+                f"`{name}` imitates quantisation: it rounds what passes through it and gives a "
+                "gradient as if it did not, so that derivatives are those of no function, and it "
+                "keeps statistics. Switch both off for the analysis, by `model.apply(...)` of "
+                "`torch.ao.quantization.disable_fake_quant` and of its `disable_observer`."
+            )
+
+
 def _refuse_odd_embeddings(model: nn.Module) -> None:
     for name, part in model.named_modules():
-        embeds = isinstance(part, nn.Embedding | nn.EmbeddingBag)
-        if embeds and (part.sparse or part.max_norm is not None):
-            what, value = ("sparse", "False") if part.sparse else ("max_norm", "None")
-            why = "cannot be differentiated twice" if part.sparse else "moves its weights in use"
-            raise UnsupportedModelError(
-                f"`{name}` {why} (`{what}`). Set `model.{name}.{what} = {value}` for the analysis."
-            )
+        if not isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            continue
+        odd = (
+            (part.sparse, "cannot be differentiated twice", "sparse", False),
+            (part.max_norm is not None, "moves its weights in use", "max_norm", None),
+            (
+                part.scale_grad_by_freq,
+                "divides its gradient by counts of the batch",
+                "scale_grad_by_freq",
+                False,
+            ),
+        )
+        for is_set, why, what, value in odd:
+            if is_set:
+                raise UnsupportedModelError(
+                    f"`{name}` {why} (`{what}`). Set `model.{name}.{what} = {value}` for the "
+                    "analysis."
+                )
 
 
 def select_parameters(model: object, params: object) -> dict[str, Tensor]:
@@ -67,6 +119,8 @@ def select_parameters(model: object, params: object) -> dict[str, Tensor]:
         EmptySelectionError: If nothing is selected.
     """
     if isinstance(model, nn.Module):
+        _refuse_odd_tensors((*model.named_parameters(), *model.named_buffers()))
+        _refuse_odd_modules(model)
         _refuse_odd_embeddings(model)
         if isinstance(params, Mapping):
             raise WrongTypeError(
@@ -103,7 +157,52 @@ def select_parameters(model: object, params: object) -> dict[str, Tensor]:
             "`EmpiricalRisk(model=function)` needs `params=` as a dict of name to tensor; got "
             f"{type(params).__name__}."
         )
+    _refuse_odd_tensors((str(name), tensor) for name, tensor in params.items())
     return {str(name): tensor for name, tensor in params.items()}
+
+
+def padding_rows(module: nn.Module) -> dict[int, int]:
+    """Find the rows of embeddings that PyTorch gives no gradient, though the output holds them.
+
+    They count as constants: no direction moves them.
+
+    Args:
+        module: The model.
+
+    Returns:
+        The number of the row, by the `id` of the weight.
+    """
+    rows = {}
+    for part in module.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and isinstance(part.padding_idx, int):
+            rows[id(part.weight)] = part.padding_idx
+    return rows
+
+
+def without_padding(
+    rows: Tensor, module: nn.Module, space: ParamSpace, live: Mapping[str, Tensor]
+) -> Tensor:
+    """Set to zero what belongs to padding rows of embeddings in rows (k, n) of parameters.
+
+    Args:
+        rows: One row for each vector.
+        module: The model.
+        space: Where tensors stand in a row.
+        live: The model's own parameters.
+
+    Returns:
+        The rows themselves where there is no padding, else a copy.
+    """
+    if not (padded := padding_rows(module)):
+        return rows
+    result = rows.clone()
+    for name in space.names:
+        if (number := padded.get(id(live[name]))) is not None:
+            shape = space.shapes[name]
+            width = math.prod(shape[1:])
+            start = space.offset(name) + number % shape[0] * width
+            result[:, start : start + width] = 0
+    return result
 
 
 def common_kind(params: dict[str, Tensor]) -> tuple[torch.dtype, torch.device]:
@@ -125,11 +224,6 @@ def common_kind(params: dict[str, Tensor]) -> tuple[torch.dtype, torch.device]:
             raise WrongTypeError(
                 f"Parameter '{name}' must be a real floating-point tensor; got {kind}. "
                 "Exclude it with `params=`, or store it as a buffer."
-            )
-        if nn.parameter.is_lazy(tensor):
-            raise WrongTypeError(
-                f"Parameter '{name}' has no shape yet: its layer is lazy. Run one batch through "
-                "the model first."
             )
     kinds = {(tensor.dtype, tensor.device) for tensor in params.values()}
     if len(kinds) > 1:
@@ -155,6 +249,9 @@ def common_kind(params: dict[str, Tensor]) -> tuple[torch.dtype, torch.device]:
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put every part of a model in eval mode, and those that were not back afterwards."""
     training = [part for part in model.modules() if part.training]
+    if not training:
+        yield
+        return
     try:
         for part in training:
             part.training = False
@@ -162,49 +259,6 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
-
-
-# Entries whose bits are added up at a time: they stay in a processor's cache; of a GPU they take
-# little memory.
-_PIECES = {"cpu": 2**19, "cuda": 2**22}
-
-
-def bit_sums(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
-    """Add up the bits of tensors as integers that wrap around, without waiting for a device.
-
-    Bits are multiplied with those above them first: of many entries that are doubled or negated,
-    the changes of exponents and signs alone add up to a multiple of what wraps around. And with odd
-    numbers by their place, so that a change of their order shows.
-
-    Args:
-        tensors: Of any dtypes, on any devices.
-        device: Where the sums are wanted.
-
-    Returns:
-        The sums, int64.
-    """
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for tensor in tensors:
-        plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        kinds.setdefault((plain.dtype, plain.device), []).append(plain.detach().reshape(-1))
-    sums = []
-    for (_, place), flat in kinds.items():
-        size, most = flat[0].element_size(), _PIECES.get(place.type, _PIECES["cpu"])
-        integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
-        wide = torch.int64 if size == 8 else torch.int32
-        # Joined where few launches cost less than some for each tensor.
-        is_joined = place.type == "cuda" or sum(map(len, flat)) <= most // 8
-        for part in [torch.cat(flat)] if is_joined else flat:
-            for piece in part.view(integer).split(most):
-                mixed = (piece >> (4 * size - 1)).bitwise_or_(1).mul_(piece)
-                sums.append(mixed.mul_(_odd(most, integer, place)[: len(piece)]).sum(dtype=wide))
-    return torch.stack([part.to(device, torch.int64, non_blocking=True) for part in sums])
-
-
-@cache
-def _odd(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return 1, 3, 5, …, which wrap around."""
-    return (2 * torch.arange(count, device=device) + 1).to(dtype)
 
 
 def checked_autocast(autocast: torch.dtype | None, dtype: torch.dtype) -> torch.dtype | None:
@@ -222,13 +276,40 @@ def checked_autocast(autocast: torch.dtype | None, dtype: torch.dtype) -> torch.
     return autocast
 
 
-class AttentionSpy(TorchFunctionMode):
-    """Notices calls of fused attention."""
+def warn_of_tied(
+    layer: str, module: nn.Module, names: Iterable[str], selected: Mapping[str, Tensor]
+) -> None:
+    """Say that a layer's block lacks a tensor that counts under another layer's name.
 
-    def __init__(self) -> None:
-        """Nothing was found yet."""
+    Args:
+        layer: The layer's name.
+        module: The layer.
+        names: The tensors of the block.
+        selected: The tensors that are differentiated, by name.
+    """
+    first = {id(tensor): name for name, tensor in selected.items()}
+    own = {first[id(p)] for p in module.parameters(recurse=False) if id(p) in first}
+    if missing := sorted(own.difference(names)):
+        warnings.warn(
+            f"Layer '{layer}' shares '{missing[0]}' with another layer, under whose name it "
+            f"counts; the block is that of {', '.join(names)} alone.",
+            SubstitutionWarning,
+            stacklevel=4,
+        )
+
+
+class Spy(TorchFunctionMode):
+    """Watches a forward pass for fused attention, and for results in less than its precision."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        """Begin with nothing seen.
+
+        Args:
+            dtype: The dtype in which the model should compute.
+        """
         super().__init__()
-        self.found = False
+        self.saw_attention = False
+        self.lowest = dtype
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Look at a call, and make it."""
@@ -237,5 +318,38 @@ class AttentionSpy(TorchFunctionMode):
         if func is F.scaled_dot_product_attention or (
             func is F.multi_head_attention_forward and not kwargs.get("need_weights", True)
         ):
-            self.found = True
-        return func(*args, **kwargs)
+            self.saw_attention = True
+        result = func(*args, **kwargs)
+        if _is_real(result) and result.numel() > 1:
+            # What has no argument of this precision, such as a mask, was made and not rounded.
+            given = [t for t in pytree.tree_leaves((args, kwargs)) if _is_real(t)]
+            rounds = any(_eps(t) < _eps(result) for t in given)
+            if rounds and _eps(result) > torch.finfo(self.lowest).eps:
+                self.lowest = result.dtype
+        return result
+
+
+class Widened(TorchFunctionMode):
+    """Computes in float64 what a forward pass would cast down: islands of float32 and the like."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Make a call, with float64 for every narrower dtype that it names."""
+        args, kwargs = pytree.tree_map(_widened, (args, kwargs or {}))
+        return _CASTS.get(func, func)(*args, **kwargs)
+
+
+_CASTS = dict.fromkeys((Tensor.float, Tensor.half, Tensor.bfloat16), Tensor.double)
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def _widened(value: object) -> object:
+    is_narrow = isinstance(value, torch.dtype) and value in _NARROW
+    return torch.float64 if is_narrow else value
+
+
+def _is_real(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _eps(tensor: Tensor) -> float:
+    return torch.finfo(tensor.dtype).eps

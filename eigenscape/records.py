@@ -10,8 +10,8 @@ import importlib
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from torch import Tensor
@@ -79,6 +79,99 @@ class Status:
         return self
 
 
+# What a comparison must resolve to say anything, and how far beyond that is a contradiction.
+_COARSEST, BEYOND = 0.1, 10.0
+
+
+@storable
+@dataclass(frozen=True)
+class Check:
+    """One comparison.
+
+    Attributes:
+        name: What was compared, and on what.
+        deviation: Distance of the two, relative to the larger.
+        resolution: How small a deviation could be seen.
+    """
+
+    name: str
+    deviation: float
+    resolution: float
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the comparison can tell right from wrong."""
+        return self.resolution <= _COARSEST
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the two contradict each other beyond doubt."""
+        return self.is_resolved and not self.deviation <= BEYOND * self.resolution
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return f"{self.name}: {self.deviation:.1e} apart, where {self.resolution:.1e} can be seen"
+
+
+@storable
+@dataclass(frozen=True)
+class SelfTest:
+    """Whether a matrix is that of the user's own function.
+
+    Attributes:
+        verdict: "passed", "unresolved" (the function does not let differences be taken) or "off".
+        text: Why, and to how many digits.
+        checks: What was compared.
+    """
+
+    verdict: str
+    text: str
+    checks: tuple[Check, ...] = ()
+
+    @classmethod
+    def of(cls, checks: Sequence[Check], reason: str = "") -> "SelfTest":
+        """Sum up checks, none of which is wrong.
+
+        Args:
+            checks: The comparisons.
+            reason: Why something could not be compared, if so.
+
+        Returns:
+            Passed if each kind of comparison resolves something somewhere and nothing was left out.
+        """
+        resolved = [check for check in checks if check.is_resolved]
+        kinds = dict.fromkeys(check.name for check in checks)
+        blurred = [name for name in kinds if all(check.name != name for check in resolved)]
+        if not resolved or blurred or reason:
+            what = " and ".join(blurred) or "its derivatives"
+            why = reason or f"differences of the function do not resolve {what}"
+            return cls("unresolved", f"Unresolved, because {why}.", tuple(checks))
+        worst: dict[str, float] = {}
+        for check in resolved:
+            digits = max(check.deviation, check.resolution)
+            worst[check.name] = max(worst.get(check.name, 0.0), digits)
+        listed = ", ".join(f"{name} to {digits:.0e}" for name, digits in worst.items())
+        text = f"Agrees with differences of the function itself: {listed}."
+        return cls("passed", text, tuple(checks))
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "SelfTest":
+        """Make the verdict again from what `dataclasses.asdict` returned."""
+        checks = tuple(Check(**check) for check in plain["checks"])
+        return cls(plain["verdict"], plain["text"], checks)
+
+    @staticmethod
+    def weaker(one: "SelfTest | None", other: "SelfTest | None") -> "SelfTest | None":
+        """Return the verdict that promises less; one that is missing promises nothing itself."""
+        if one is None or other is None:
+            return one or other
+        return other if one.verdict == "passed" else one
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+
 # Compared by identity: a field-by-field comparison of tensors has no truth value.
 @dataclass(frozen=True, eq=False)
 class Record:
@@ -88,11 +181,14 @@ class Record:
         status: Whether it converged, with advice.
         num_products: Products with the operator that were spent, columns counted one by one.
         seed: What fixed the random numbers.
+        self_test: Whether the matrix is that of the user's own function; None where there is no
+            such function, or where the parts of the record say it.
     """
 
     status: Status
     num_products: int
     seed: int
+    self_test: SelfTest | None = field(default=None, kw_only=True)
 
     def __init_subclass__(cls) -> None:
         """Register the class, and keep `dataclass` from printing whole tensors."""
@@ -157,9 +253,19 @@ class Record:
 
         return save_run(self, folder, overwrite=overwrite)
 
+    @property
+    def self_tests(self) -> tuple[SelfTest, ...]:
+        """The verdicts on all matrices that this record or its parts are about, each once."""
+        return tuple(dict.fromkeys(_self_tests(self)))
+
+    def remarks(self) -> list[str]:
+        """Return the status, and what is not known of the matrix, line by line."""
+        doubts = [str(test) for test in self.self_tests if test.verdict != "passed"]
+        return [str(self.status), *doubts]
+
     def __str__(self) -> str:
-        """Return a short table and the status."""
-        return f"{text_table(self.columns())}\n{self.status}"
+        """Return a short table and the remarks."""
+        return "\n".join([text_table(self.columns()), *self.remarks()])
 
     def __repr__(self) -> str:
         """Return the class, the size of what it holds, and the status; no tensors."""
@@ -287,6 +393,18 @@ def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         f"A record's field '{path}' is a {type(value).__name__}, which cannot be stored; use "
         "numbers, text, tensors, records (or classes marked `storable`), tuples and dicts."
     )
+
+
+def _self_tests(value: object) -> Iterator[SelfTest]:
+    """Walk the verdicts in a record, its parts, and tuples and dicts of parts."""
+    if isinstance(value, SelfTest):
+        yield value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for part in dataclasses.fields(value):
+            yield from _self_tests(getattr(value, part.name))
+    elif isinstance(value, list | tuple | Mapping):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _self_tests(item)
 
 
 def _moved(value: Any) -> Any:

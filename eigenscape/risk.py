@@ -1,48 +1,44 @@
 """The function whose curvature is studied: a model, a loss, parameters and data.
 
-This is the only place where a user's world meets ours. It evaluates the model as a pure function of
-its parameters, in a fixed mode, without touching `.grad`, the train/eval flags it finds, or the
-buffers; it sums loss terms over batches in float64 and divides once by their number.
+This is the only place where a user's world meets ours. It evaluates the user's own model, with its
+own parameter objects, in a fixed mode; it gives the model back as it came, `.grad`, flags, buffers
+and attributes too; it sums loss terms over batches in float64 and divides once by their number.
 """
 
 import copy
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from eigenscape.batches import Batch, BatchSource, explained, logits_of
+from eigenscape import first_look
+from eigenscape.batches import Batch, BatchSource, explained, inputs_kept
+from eigenscape.borrowed import state_of
+from eigenscape.changes import Snapshot
 from eigenscape.distributed import Ranks
-from eigenscape.errors import (
-    EmptySelectionError,
-    NonDeterministicRiskError,
-    NonFiniteError,
-    ShapeError,
-    SubstitutionWarning,
-    UnsupportedModelError,
-    require_choice,
-)
-from eigenscape.files import crc
+from eigenscape.errors import NonFiniteError, ShapeError, require_choice
+from eigenscape.evaluation import derivatives_explained, evaluation
+from eigenscape.guard import Guard
+from eigenscape.leaves import Params as Params
+from eigenscape.leaves import flat_gradient as flat_gradient
+from eigenscape.leaves import is_leaf
+from eigenscape.leaves import leaf_copies as leaf_copies
+from eigenscape.loss_choice import LossChoice, settle
 from eigenscape.losses import Loss, as_loss
+from eigenscape.model_loss import read
 from eigenscape.parameters import (
-    AttentionSpy,
-    bit_sums,
     checked_autocast,
     common_kind,
-    eval_mode,
-    is_compiled,
     select_parameters,
     uncompiled,
+    without_padding,
 )
 from eigenscape.precision import full_precision
 from eigenscape.space import ParamSpace
 
-Params: TypeAlias = dict[str, Tensor]
 _KEEP_DATA_BYTES = 2 * 2**30
 
 
@@ -69,9 +65,12 @@ class EmpiricalRisk:
         *,
         params: str | Sequence[str] | Mapping[str, Tensor] | None = None,
         batch_size: int | None = None,
+        sample_dim: int | None = 0,
         mode: str = "eval",
         reduction: str = "mean",
         check_deterministic: bool = True,
+        self_test: bool = True,
+        detached: str = "refuse",
         autocast: torch.dtype | None = None,
         keep_data_bytes: int = _KEEP_DATA_BYTES,
         ranks: Ranks | None = None,
@@ -81,18 +80,28 @@ class EmpiricalRisk:
         Args:
             model: An `nn.Module`, or a pure function `f(params, *inputs)` of a dict of tensors.
             loss: `CrossEntropy()`, `SquaredError()`, `BinaryCrossEntropy()`, their PyTorch
-                counterparts, or any function of (output, target); see `losses`.
+                counterparts, any function of (output, target), or `ModelLoss()`, the loss that the
+                model returns; see `losses`, and `loss_choice` for what they leave open.
             data: Tensors (inputs, target), a Dataset, a DataLoader or a list of batches; see
                 `batches`. Loaders are read once and kept where they fit `keep_data_bytes`.
             params: For a module, names or patterns of the parameters to differentiate (all with
                 `requires_grad` by default; the rest are constants). For a function, its parameters.
-            batch_size: Most samples to process at a time. It changes memory and speed, no answer.
-                By default the activations of a batch stay within a processor's cache, or within a
-                gigabyte on a GPU; batches of a loader are taken as they come.
+            batch_size: Most samples to process at a time. It changes memory and speed, no answer:
+                where the loss depends on how samples are grouped, it is refused. By default the
+                activations of a batch stay within a processor's cache, or within a gigabyte on a
+                GPU; batches of a loader are taken as they come.
+            sample_dim: The dimension of the inputs that counts samples: 1 for recurrent layers
+                without `batch_first`, None where samples see each other, so that data that came at
+                once stay one batch.
             mode: "eval" evaluates with dropout off and BatchNorm frozen, whatever the model's flags
                 are now; "keep" leaves every module in the mode it is in.
             reduction: "mean" divides by the number of loss terms, "sum" does not divide.
             check_deterministic: Evaluate twice and refuse if the two disagree.
+            self_test: Before the first product of each matrix, compare derivatives with differences
+                of the function itself, on a few samples; see `selftest`.
+            detached: "refuse" a function in which autograd does not see all that depends on the
+                parameters (`detach()`, `no_grad`); "constant" takes such values for constants on
+                purpose, as stop-gradients are meant.
             autocast: `torch.bfloat16` evaluates a float32 model, and with it all its derivatives,
                 under `torch.autocast`. Logits are brought back to float32; loss and sums stay as
                 they are. Products are then noisy; see `noise_floor`.
@@ -106,30 +115,44 @@ class EmpiricalRisk:
         model = uncompiled(model)
         self._module = model if isinstance(model, nn.Module) else None
         self._model = model
-        self.loss = as_loss(loss)
+        self.loss = as_loss(loss, reduction)
         self._mode = require_choice(mode, ("eval", "keep"), "EmpiricalRisk(mode=...)")
         self.reduction = require_choice(reduction, ("mean", "sum"), "EmpiricalRisk(reduction=...)")
+        self.detached = require_choice(
+            detached, ("refuse", "constant"), "EmpiricalRisk(detached=...)"
+        )
+        self.wants_self_test = bool(self_test)
         self._all = self._selected = select_parameters(model, params)
         self.dtype, self.device = common_kind(self._selected)
         self.autocast = checked_autocast(autocast, self.dtype)
         self.space = ParamSpace.of(self._selected)
         self.ranks = ranks or Ranks()
-        self._cutting = batch_size, keep_data_bytes
+        self._cutting = batch_size, sample_dim, keep_data_bytes
+        self._guard = Guard((self._model, self.loss))
+        self.precision = self.autocast or self.dtype
+        self.needs_grad_mode = self.takes_mapping = self.samples_interact = False
+        self._seen: list[Snapshot] = []
+        self.verdicts: dict[object, Any] = {}
+        self.whole = self
+        self.loss_choice: LossChoice | None = None
         self._take(data, check_deterministic)
 
     def _take(self, data: object, check_deterministic: bool) -> None:
         """Look at the data, cut them into batches, and probe the loss on them."""
-        batch_size, keep_bytes = self._cutting
+        batch_size, sample_dim, keep_bytes = self._cutting
         with self.ranks.together():
             self.batches = BatchSource(
                 data,
                 batch_size=batch_size,
+                sample_dim=sample_dim,
                 device=self.device,
                 dtype=self.dtype,
                 keep_bytes=keep_bytes,
                 ranks=self.ranks,
             )
         self.batches.keep()
+        first_look.find_calling(self)
+        settle(self)
         if self.batches.may_resize:
             leaves = leaf_copies(self.parameters())
             constants = [*leaves.values(), *self.constants().values()]
@@ -137,7 +160,7 @@ class EmpiricalRisk:
                 limit = self.batches.samples_at_once(lambda b: self.total(leaves, b), constants)
             self.batches.resize(limit)
         # Its own samples are those of this process: all, unless ranks share them.
-        self._num_terms, self.num_own_samples = self._probe(check_deterministic)
+        self._num_terms, self.num_own_samples = first_look.probe(self, check_deterministic)
         self._num_samples = int(self.ranks.sum(torch.tensor([self.num_own_samples])))
 
     @property
@@ -149,6 +172,11 @@ class EmpiricalRisk:
     def num_samples(self) -> int:
         """Number of samples over all data."""
         return self._num_samples
+
+    @property
+    def keeps_modes(self) -> bool:
+        """Whether modules stay in the mode they are in."""
+        return self._mode == "keep"
 
     @property
     def divisor(self) -> float:
@@ -183,29 +211,62 @@ class EmpiricalRisk:
                 )
         return chosen
 
-    def marks(self) -> tuple[object, ...]:
-        """Return what the host knows of model and data: places, counted writes and modes."""
-        module = self._module
-        modules = module.modules() if module is not None and self._mode == "keep" else ()
-        counted = ((t.data_ptr(), t._version) for t in self._state())
-        return (*counted, *self.batches.versions, *(part.training for part in modules))
+    def leaves(self) -> Params:
+        """Return what to differentiate by: the user's own parameters; call it in `evaluating()`.
 
-    def bits(self) -> Tensor:
-        """Return sums of the bits of the model's state on the device, without waiting for it.
-
-        PyTorch counts writes to a tensor, but not those through `.data`. With `marks` it changes
-        whenever the model does, but for luck, to know when kept work is stale.
+        So whatever reaches them is differentiated, also a loss that captured them. Copies that
+        share their memory stand in for parameters that have gradient hooks, or cannot be leaves.
         """
-        return bit_sums(self._state(), self.device)
+        detached = self.parameters()
+        live = self.own_parameters()
+        return {
+            name: live[name] if is_leaf(live[name]) else leaf
+            for name, leaf in leaf_copies(detached).items()
+        }
 
-    def _state(self) -> list[Tensor]:
+    def own_parameters(self) -> Params:
+        """Return the model's parameter objects as they are now, all of them."""
+        if self._module is None:
+            return dict(self._all)
+        return dict(self._all) | dict(self._module.named_parameters())
+
+    def without_padding(self, rows: Tensor) -> Tensor:
+        """Set to zero in rows (k, n) what belongs to padding, which PyTorch gives no gradient."""
+        if self._module is None:
+            return rows
+        return without_padding(rows, self._module, self.space, self.own_parameters())
+
+    def snapshot(self) -> Snapshot:
+        """Remember model, loss and data as they are now; what is kept holds until they change.
+
+        Where something beside the weights changed, the terms are counted anew.
+
+        Returns:
+            The last snapshot if nothing changed since, else a new one.
+        """
+        last = self._seen[-1] if self._seen else None
+        if last is not None:
+            if last.is_another_function():
+                self._guard.find_modules()
+                first_look.count_again(self)
+                self.verdicts.clear()
+            elif not last.is_counted_as_changed() and not bool(last.differs(self.device)):
+                return last
+        # Modes that are set here do not matter.
+        ignored = ("training",) if self._mode == "eval" else ()
+        data = self.batches.tensors_of_others
+        self._seen[:] = [self._guard.snapshot(self.state(), data, ignored)]
+        return self._seen[-1]
+
+    def state(self) -> list[Tensor]:
+        """Return the tensors of the model: parameters, buffers, and those kept as attributes."""
         if self._module is None:
             return list(self._all.values())
-        return [*self._module.parameters(), *self._module.buffers()]
+        return state_of([self._module])
 
     def places(self) -> tuple[int, ...]:
         """Return where the tensors of the model are, to know when one took another's place."""
-        return tuple(t.data_ptr() for t in self._state())
+        return tuple(t.data_ptr() for t in self.state() if t.layout is torch.strided)
 
     def restricted(self, names: Sequence[str]) -> "EmpiricalRisk":
         """Return the same risk as a function of some of its parameters, the rest held fixed.
@@ -225,45 +286,97 @@ class EmpiricalRisk:
     def on(self, data: object) -> "EmpiricalRisk":
         """Return the same risk of other data, as a function of the same parameters."""
         other = copy.copy(self)
+        other.whole, other._seen, other.verdicts = other, [], {}
+        other._guard = copy.copy(self._guard)
         other._take(data, check_deterministic=False)
         return other
 
     def output(self, params: Params, batch: Batch) -> Any:
-        """Evaluate the model; call it inside `evaluating()`.
+        """Return what the loss takes of what the model returns: all, logits, or its own loss.
+
+        Call it inside `evaluating()`, with values for the selected parameters.
+        """
+        return self.call(params, batch.args, batch.kwargs)
+
+    def returned(self, params: Params, batch: Batch) -> Any:
+        """Return what the model returns, whatever the loss takes of it; inside `evaluating()`."""
+        with self.inside(params):
+            return self._evaluate(params, batch.args, batch.kwargs)
+
+    def call(self, state: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the same, with some of the model's tensors given by name, and its inputs."""
+        with self.inside(state):
+            return self._run(state, args, kwargs)
+
+    def total(self, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the sum of a batch's loss terms and their number; inside `evaluating()`."""
+        return self.output_and_total(params, batch)[1:]
+
+    def output_and_total(
+        self, params: Params, batch: Batch, *, detached: bool = False
+    ) -> tuple[Any, Tensor, Tensor]:
+        """Return what the loss is taken of, the sum of its terms, and their number.
+
+        The loss is evaluated where the model is, which may keep for it what it computed.
 
         Args:
             params: Values for the selected parameters.
-            batch: The inputs.
+            batch: Inputs and target.
+            detached: Whether the loss is that of a detached output.
 
         Returns:
-            The model's output; the logits where it returns an object or a dict that has them.
+            All three.
         """
-        return self.call({**self.constants(), **params}, batch.args, batch.kwargs)
+        with self.inside(params):
+            output = self._run(params, batch.args, batch.kwargs)
+            taken = output.detach() if detached and isinstance(output, Tensor) else output
+            return output, *self.loss.total(taken, batch.target)
 
-    def call(self, state: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Evaluate the model with all of its tensors given; call it inside `evaluating()`.
+    def _total_explained(self, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the same, with errors that say what model and loss were given."""
+        with self.inside(params):
+            with explained(batch):
+                output = self._run(params, batch.args, batch.kwargs)
+            with explained(batch, output):
+                return self.loss.total(output, batch.target)
 
-        Args:
-            state: The selected parameters and the `constants`.
-            args: Positional inputs of the model.
-            kwargs: Keyword inputs of the model.
+    def inside(self, state: Params) -> AbstractContextManager[None]:
+        """Let tensors stand in for the model's own; undo whatever the model does to itself."""
+        names = {} if self._module is None else first_look.names_of(self._module)
+        return self._guard.inside(
+            {
+                id(own): tensor
+                for name, tensor in state.items()
+                if (own := names.get(name)) is not None and own is not tensor
+            }
+        )
 
-        Returns:
-            As `output`.
-        """
-        with self.casting():
-            if self._module is None:
-                found = self._model(state, *args, **kwargs)
-            else:
-                found = torch.func.functional_call(self._module, state, args, kwargs, strict=False)
-        logits = logits_of(found)
-        if self.autocast is not None and isinstance(logits, Tensor) and logits.is_floating_point():
-            return logits.to(self.dtype)
-        return logits
+    def in_float64(self) -> AbstractContextManager[None]:
+        """Let float64 copies stand in for all floating-point tensors of the user's modules."""
+        return self._guard.in_float64()
+
+    def on_first_look(self) -> AbstractContextManager[None]:
+        """Learn in forward passes what the model writes to; nothing is differentiated meanwhile."""
+        module = self._module if self.keeps_modes else None
+        return self._guard.learning(lambda: [] if module is None else list(module.buffers()))
+
+    def _run(self, state: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        taken = read(self.loss, self._evaluate(state, args, kwargs))
+        if self.autocast is None or self._guard.has_stand_ins or not isinstance(taken, Tensor):
+            return taken
+        return taken.to(self.dtype) if taken.is_floating_point() else taken
+
+    def _evaluate(self, state: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own = () if self._module is not None else ({**self.constants(), **state},)
+        grad_mode = torch.enable_grad() if self.needs_grad_mode else nullcontext()
+        with grad_mode, self.casting(), inputs_kept((args, kwargs)):
+            if self.takes_mapping:
+                args, kwargs = (*args, kwargs), {}
+            return self._model(*own, *args, **kwargs)
 
     def casting(self) -> AbstractContextManager[object]:
         """Return the context in which the model, or a part of it, is evaluated."""
-        if self.autocast is None:
+        if self.autocast is None or self._guard.has_stand_ins:
             return nullcontext()
         # Cast copies that are shared between calls would tie their graphs together.
         return torch.autocast(self.device.type, self.autocast, cache_enabled=False)
@@ -272,14 +385,10 @@ class EmpiricalRisk:
     def slack(self) -> float:
         """How far two exact ways to compute one thing may be apart, relative to its size.
 
-        Rounding stays far below √eps of the dtype in which the model is evaluated; randomness, or
+        Rounding stays far below √eps of the least precise dtype in the model; randomness, or
         a term that is missing, does not.
         """
-        return float(torch.finfo(self.autocast or self.dtype).eps ** 0.5)
-
-    def total(self, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the sum of a batch's loss terms and their number; inside `evaluating()`."""
-        return self.loss.total(self.output(params, batch), batch.target)
+        return float(torch.finfo(self.precision).eps ** 0.5)
 
     def value(self) -> float:
         """Return the loss over all data. Cost: one forward pass.
@@ -288,9 +397,10 @@ class EmpiricalRisk:
             NonFiniteError: If it is NaN or infinite.
         """
         with torch.no_grad(), self.evaluating():
-            total, count = self._sums(self.batches)
+            total, count = self.sums(self.batches)
         return total / (count if self.reduction == "mean" else 1.0)
 
+    @derivatives_explained("The gradient")
     @full_precision()
     def gradient(self) -> Tensor:
         """Return the flat gradient (n,). Cost: one forward and one backward pass.
@@ -299,12 +409,16 @@ class EmpiricalRisk:
             NonFiniteError: If it has NaN or infinite entries.
         """
         with self.ranks.together(), torch.enable_grad(), self.evaluating():
-            total = torch.zeros(self.space.size, dtype=torch.float64, device=self.device)
+            # The last entry counts the terms: targets may have changed since the first look.
+            total = torch.zeros(self.space.size + 1, dtype=torch.float64, device=self.device)
             for batch in self.batches:
-                leaves = leaf_copies(self.parameters())
-                loss, _ = self.total(leaves, batch)
-                total += flat_gradient(loss, leaves)
-        gradient = (self.ranks.sum(total) / self.divisor).to(self.dtype)
+                leaves = self.leaves()
+                loss, count = self.total(leaves, batch)
+                total[:-1] += flat_gradient(loss, leaves)
+                total[-1] += count
+        total = self.ranks.sum(total)
+        divisor = total[-1] if self.reduction == "mean" else 1.0
+        gradient = (total[:-1] / divisor).to(self.dtype)
         if not bool(torch.isfinite(gradient).all()):
             raise NonFiniteError(
                 "The gradient has NaN or infinite entries. Check the loss (`risk.value()`), the "
@@ -314,39 +428,16 @@ class EmpiricalRisk:
 
     @contextmanager
     def evaluating(self, *, frozen: bool = False) -> Iterator[None]:
-        """Put the model in its mode and route around kernels without a second derivative.
+        """Evaluate under the risk's own settings, whatever is set outside; see `evaluation`.
 
-        Fused attention has no double backward, so the math kernel is used; cuDNN's recurrent
-        kernels have none either. Only the selected parameters require gradients meanwhile, or none
-        if `frozen`, to differentiate by what layers give: activation checkpointing runs the module
-        again in a backward pass, and must save what was saved at first. All is restored at last.
+        Only the selected parameters require gradients meanwhile, or none if `frozen`, to
+        differentiate by what layers give.
         """
-        module = self._module
-        modules = list(module.modules()) if module is not None else []
-        named = list(module.named_parameters()) if module is not None else []
-        live = () if frozen else self._selected
-        flipped = [p for name, p in named if p.requires_grad != (name in live)]
-        fastpath = torch.backends.mha.get_fastpath_enabled()
-        with ExitStack() as stack:
-            if torch.is_inference_mode_enabled():
-                stack.enter_context(torch.inference_mode(False))
-            if module is not None and self._mode == "eval":
-                stack.enter_context(eval_mode(module))
-            stack.enter_context(full_precision())
-            stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
-            if any(is_compiled(part) for part in modules):
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            if any(isinstance(part, nn.RNNBase) for part in modules):
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            try:
-                torch.backends.mha.set_fastpath_enabled(False)
-                for parameter in flipped:
-                    parameter.requires_grad = not parameter.requires_grad
-                yield
-            finally:
-                torch.backends.mha.set_fastpath_enabled(fastpath)
-                for parameter in flipped:
-                    parameter.requires_grad = not parameter.requires_grad
+        live = self.own_parameters()
+        chosen = () if frozen else {id(live[name]) for name in self._selected}
+        parameters = list(live.values())
+        with evaluation(self._module, parameters, chosen, mode=self._mode, device=self.device):
+            yield
 
     def constants(self) -> Params:
         """Return everything the model needs beside the selected parameters, as constants."""
@@ -357,14 +448,25 @@ class EmpiricalRisk:
             for name, parameter in self._module.named_parameters()
             if name not in self._selected
         }
-        # A module in train mode writes into its buffers; it gets copies to write into.
-        writes = self._mode == "keep"
+        # What the model writes to is copied, for it to write into.
+        written = {id(tensor) for tensor in self._guard.written}
         for name, buffer in self._module.named_buffers():
-            constants[name] = buffer.detach().clone() if writes else buffer.detach()
+            plain = buffer.detach()
+            constants[name] = plain.clone() if id(buffer) in written else plain
         return constants
 
-    def _sums(self, batches: Any) -> tuple[float, float]:
-        """Add up the loss terms and their number, over all data."""
+    def sums(self, batches: Iterable[Batch]) -> tuple[float, float]:
+        """Add up the loss terms and their number, over all ranks; inside `evaluating()`.
+
+        Args:
+            batches: What to evaluate of this rank's data.
+
+        Returns:
+            Both sums.
+
+        Raises:
+            NonFiniteError: If one is NaN or infinite.
+        """
         with self.ranks.together():
             own = torch.tensor(self._own_sums(batches), dtype=torch.float64)
         total, count = self.ranks.sum(own).tolist()
@@ -375,117 +477,24 @@ class EmpiricalRisk:
             )
         return total, count
 
-    def _own_sums(self, batches: Any) -> tuple[float, float]:
-        total = count = 0.0
+    def set_counts(self, num_terms: float, num_own_samples: int) -> None:
+        """Take other numbers of terms and samples, where the data changed."""
+        self._num_terms, self.num_own_samples = num_terms, num_own_samples
+
+    def _own_sums(self, batches: Iterable[Batch]) -> tuple[float, float]:
+        found = self.totals(batches)
+        return sum(total for total, _ in found), sum(count for _, count in found)
+
+    def totals(self, batches: Iterable[Batch]) -> list[tuple[float, float]]:
+        """Return the sum of loss terms and their number for each of some batches of this rank."""
+        found = []
         params = self.parameters()
         for batch in batches:
-            with explained(batch):
-                output = self.output(params, batch)
-            batch_total, batch_count = self.loss.total(output, batch.target)
+            batch_total, batch_count = self._total_explained(params, batch)
             if batch_total.ndim != 0 or not batch_total.is_floating_point():
                 raise ShapeError(
                     "The loss of a batch must be one real number; got shape "
                     f"{tuple(batch_total.shape)}, {batch_total.dtype}."
                 )
-            total += batch_total.double().item()
-            count += batch_count.double().item()
-        return total, count
-
-    def _probe(self, check: bool) -> tuple[float, int]:
-        """Evaluate once to learn the counts, and again to see that nothing is random."""
-        spy = AttentionSpy()
-        with torch.no_grad(), self.evaluating():
-            with spy:
-                total, count = self._sums(self.batches)
-            samples = sum(batch.size for batch in self.batches)
-            if not count > 0:
-                raise EmptySelectionError(
-                    f"The data hold {samples} samples but no loss term (count {count:g}): every "
-                    "target is ignored or has weight zero."
-                )
-            self._require_same_everywhere()
-            if check:
-                with self.ranks.together():
-                    self._require_same_output()
-                if not self.batches.is_whole:
-                    self._require_same_pass(total, count)
-        if spy.found:
-            warnings.warn(
-                "The model uses fused attention, which has no second derivative; its math kernel "
-                "is used inside products instead (exact, more memory).",
-                SubstitutionWarning,
-                stacklevel=4,
-            )
-        self._require_batch_free()
-        return count, samples
-
-    def _require_same_output(self) -> None:
-        """Evaluate one batch twice; dropout and the like show up here."""
-        batch, params = next(iter(self.batches)), self.parameters()
-        outputs = [self.output(params, batch) for _ in range(2)]
-        losses = [self.loss.total(z, batch.target)[0] for z in outputs]
-        for what, (first, second) in {"model": outputs, "loss": losses}.items():
-            if not isinstance(first, Tensor):
-                continue
-            # Logits of −∞ mark classes that cannot occur: equal, but their difference is NaN.
-            same = (first == second) | (first.isnan() & second.isnan())
-            difference = (first - second).abs()[~same].sum().item()
-            if not difference <= self.slack * first.abs().nan_to_num(posinf=0.0).sum().item():
-                raise NonDeterministicRiskError(
-                    f"The {what} gave two results for one batch, {difference:.2g} apart. Use "
-                    "`mode='eval'` or take the randomness out; pass `check_deterministic=False` "
-                    "only if you mean it."
-                )
-
-    def _require_same_pass(self, total: float, count: float) -> None:
-        """Walk the loader anew; random augmentation and dropped batches show up here."""
-        seen = self.batches.seen
-        again, count_again = self._sums(self.batches.fresh())
-        slack = self.slack * max(abs(again), abs(total))
-        if count != count_again or not abs(again - total) <= slack:
-            raise NonDeterministicRiskError(
-                f"Two passes over the data gave losses {total / count:.6g} ({count:g} terms) and "
-                f"{again / max(count_again, 1e-300):.6g} ({count_again:g} terms). Turn off random "
-                "augmentation and `drop_last` with shuffling, or pass `list(loader)` for one draw."
-            )
-        if self.batches.seen != seen and not self.batches.is_fixed:
-            raise NonDeterministicRiskError(
-                "Processes cannot share a loader that gives its batches in another order at every "
-                "pass. Turn off shuffling, or raise `EmpiricalRisk(keep_data_bytes=...)`."
-            )
-
-    def _require_same_everywhere(self) -> None:
-        """Refuse ranks that differ in what they are to share: their sums would mean nothing."""
-        if self.ranks.size > 1:
-            model = [crc(tensor) for tensor in self._state()]
-            self.ranks.require_same({"model": model, "data": self.batches.seen})
-
-    def _require_batch_free(self) -> None:
-        """Refuse batch statistics over several batches: batches would change the answer."""
-        modules = [] if self._module is None else self._module.named_modules()
-        coupled = [
-            name
-            for name, part in modules
-            if isinstance(part, nn.modules.batchnorm._BatchNorm)
-            and (part.running_mean is None or (part.training and self._mode == "keep"))
-        ]
-        # Several ranks have several batches.
-        if coupled and (self.ranks.size > 1 or sum(1 for _ in self.batches) > 1):
-            raise UnsupportedModelError(
-                f"`{coupled[0]}` normalises by the statistics of its batch, so the loss depends on "
-                "how the data are batched. Use `mode='eval'` with running statistics, or give all "
-                "data as one batch (`batch_size=` at least the number of samples)."
-            )
-
-
-def leaf_copies(params: Params) -> Params:
-    """Return new leaves that share the parameters' memory, so that `.grad` is never touched."""
-    return {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
-
-
-def flat_gradient(loss: Tensor, leaves: Params) -> Tensor:
-    """Return the flat float64 gradient of a scalar; leaves that it does not use give zeros."""
-    if not loss.requires_grad:
-        return torch.cat([torch.zeros_like(leaf).flatten() for leaf in leaves.values()]).double()
-    found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-    return torch.cat([part.flatten() for part in found]).double()
+            found.append((batch_total.double().item(), batch_count.double().item()))
+        return found

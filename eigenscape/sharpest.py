@@ -99,6 +99,9 @@ def sharpest_samples(risk: EmpiricalRisk, share: float = 1e-3) -> EmpiricalRisk:
         here = kept[first : first + batch.size].nonzero()[:, 0].to(risk.device)
         pieces.append([tensor[here] for tensor in _tensors(batch)])
         first += batch.size
+    shapes = {tuple(tensor.shape[1:] for tensor in piece) for piece in pieces}
+    if len(shapes) > 1:  # ragged batches stay apart
+        return risk.on([tuple(piece) for piece in pieces if len(piece[0])])
     return risk.on(tuple(torch.cat(part) for part in zip(*pieces, strict=True)))
 
 

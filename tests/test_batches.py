@@ -1,14 +1,16 @@
 """Data in every form that a user may have it, and what is refused."""
 
+import itertools
 from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+import eigenscape as es
 from eigenscape.batches import DEFAULT_BATCH_SIZE, Batch, BatchSource
 from eigenscape.errors import (
     EmptySelectionError,
@@ -92,7 +94,9 @@ def test_mappings_go_by_keyword_and_nested_tensors_are_moved() -> None:
 def test_floats_become_the_parameters_dtype_and_lose_their_graph() -> None:
     (batch,) = source((X.float().requires_grad_(), Y), dtype=torch.bfloat16)
     assert batch.args[0].dtype == torch.bfloat16
-    assert not batch.args[0].requires_grad
+    # A model may differentiate by this input itself.
+    assert batch.args[0].requires_grad
+    assert batch.args[0].is_leaf
     assert batch.target.dtype == torch.int64
 
 
@@ -192,3 +196,42 @@ def test_a_sample_is_the_head_of_data_that_we_cut() -> None:
     assert source((X, Y)).sample(40).size == 11
     assert source([(X, Y)]).sample(4).size == 11  # a batch of the user's own stays whole
     assert source((X, Y), batch_size=7).sample(4).size == 7
+
+
+def test_a_pair_of_named_inputs_and_a_target_is_one_batch() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x)
+
+    data = {"x": torch.randn(9, 3)}, torch.arange(9) % 4
+    assert es.EmpiricalRisk(Named(), es.CrossEntropy(), data).num_samples == 9
+
+
+def test_a_stream_without_an_end_is_refused() -> None:
+    class Endless(IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            return itertools.repeat(
+                (torch.zeros(200_000, 3), torch.zeros(200_000, dtype=torch.long))
+            )
+
+    loader = DataLoader(Endless(), batch_size=None)
+    with pytest.raises(InvalidArgumentError, match="no end so far"):
+        es.EmpiricalRisk(nn.Linear(3, 4), es.CrossEntropy(), loader)
+
+
+def test_a_branch_on_the_number_of_samples_is_seen() -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.fc(x)) if len(x) > 5 else torch.sin(self.fc(x))
+
+    data = torch.randn(10, 3), torch.arange(10) % 4
+    with pytest.raises(InvalidArgumentError, match="cannot be cut into batches"):
+        es.EmpiricalRisk(Branch(), es.CrossEntropy(), data, batch_size=4)

@@ -207,8 +207,12 @@ def test_an_error_of_one_rank_reaches_all_with_its_reason(
 ) -> None:
     told = remarks(folders[size], size)
     last = size - 1
-    for case, words in {"own error": "only here", "in a product": "not to my taste"}.items():
-        assert [said[case][0] for said in told] == ["RankError"] * last + ["ValueError"]
+    cases = {
+        "own error": ("ValueError", "only here"),
+        "in a product": ("UnsupportedModelError", "not to my taste"),
+    }
+    for case, (kind, words) in cases.items():
+        assert [said[case][0] for said in told] == ["RankError"] * last + [kind]
         assert all(words in said[case][1] for said in told)
         assert told[0][case][1].startswith(f"Rank {last} failed with ValueError")
     # The ranks are still in step, and decide alike.

@@ -310,7 +310,7 @@ def test_pytorch_losses_are_translated() -> None:
         ),
         (nn.CrossEntropyLoss(reduction="sum"), InvalidArgumentError, "ambiguous over batches"),
         (nn.L1Loss(reduction="sum"), InvalidArgumentError, r"`L1Loss\(reduction='sum'\)`"),
-        (nn.BCEWithLogitsLoss(weight=P), InvalidArgumentError, "position in the batch"),
+        (nn.BCEWithLogitsLoss(weight=P), InvalidArgumentError, "weighs elements by position"),
         (None, WrongTypeError, "got NoneType"),
         ("mse", WrongTypeError, "got str"),
     ],
@@ -389,5 +389,12 @@ def test_data_that_do_not_fit(
 
 
 def test_a_function_has_no_likelihood() -> None:
-    with pytest.raises(UnsupportedModelError, match="plain function"):
+    with pytest.raises(UnsupportedModelError, match="needs a loss with a likelihood"):
         CallableLoss(F.mse_loss).sample_residual(logits(2, 2), logits(2, 2), torch.rand)
+
+
+def test_a_sum_of_pytorch_is_taken_where_the_risk_is_a_sum() -> None:
+    loss = nn.MSELoss(reduction="sum")
+    assert repr(as_loss(loss, "sum")) == repr(as_loss(nn.MSELoss()))
+    with pytest.raises(InvalidArgumentError, match="reduction='sum'"):
+        as_loss(loss)

@@ -63,6 +63,7 @@ def test_to_dict_is_json() -> None:
         "seed": 1,
         "values": [1.0, 2.0],
         "nested": [4, {"a": 5}],
+        "self_test": None,
     }
 
 

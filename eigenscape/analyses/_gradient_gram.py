@@ -12,7 +12,7 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from eigenscape.analyses._squared_gradients import by_position, covered_layers, normalised
 from eigenscape.batches import Batch
@@ -21,6 +21,7 @@ from eigenscape.layers import Layer, SampleRows, capture_tail, input_vectors, la
 from eigenscape.operators import MOST_OUTPUTS, exact_roots, have_exact_roots
 from eigenscape.progress import ProgressCallback, Ticker
 from eigenscape.risk import EmpiricalRisk, leaf_copies
+from eigenscape.unfolding import is_matrix, num_groups
 
 # Numbers in float64 that are held at a time beside the matrix itself.
 _MOST_NUMBERS, _MOST_GPU_NUMBERS = 2**24, 2**28
@@ -73,7 +74,6 @@ def _seen(risk: EmpiricalRisk, layer: Layer, call: str) -> list[_Rows]:
     inputs: list[Tensor] = []
     slopes: list[Tensor] = []
     module = layer.module
-    is_matrix = isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d)
     for batch in risk.batches:
         tail = capture_tail(risk, layer, batch, must_matter=False)
         _require_output(tail.prediction, batch, call)
@@ -83,7 +83,7 @@ def _seen(risk: EmpiricalRisk, layer: Layer, call: str) -> list[_Rows]:
         slopes.append(torch.stack([by_position(module, slope) for slope in back], 1))
         if "weight" not in layer.fields:
             continue
-        if is_matrix:
+        if is_matrix(module):
             plain = dataclasses.replace(layer, fields=("weight",))
             inputs.append(input_vectors(plain, tail))
         else:
@@ -94,9 +94,9 @@ def _seen(risk: EmpiricalRisk, layer: Layer, call: str) -> list[_Rows]:
     if not inputs:
         return found
     x = torch.cat(inputs)
-    if not is_matrix:  # a scale: Σ_p s_p ∘ x̂_p
+    if not is_matrix(module):  # a scale: Σ_p s_p ∘ x̂_p
         return [*found, (one, (s * x[:, None]).sum(2, keepdim=True))]
-    groups = module.groups if isinstance(module, nn.Conv1d | nn.Conv2d) else 1
+    groups = num_groups(module)
     return [*found, *zip(x.chunk(groups, 2), s.chunk(groups, 3), strict=True)]
 
 
@@ -111,7 +111,8 @@ def _slope(prediction: Tensor, output: Tensor, root: Tensor) -> Tensor:
 
 def _require_output(prediction: Any, batch: Batch, call: str) -> None:
     is_tensor = isinstance(prediction, Tensor)
-    if is_tensor and have_exact_roots(prediction) and len(prediction) == batch.size:
+    is_plain = is_tensor and prediction.ndim == 2
+    if is_plain and have_exact_roots(prediction) and len(prediction) == batch.size:
         return
     got = tuple(prediction.shape) if is_tensor else type(prediction).__name__
     raise UnsupportedModelError(
@@ -187,7 +188,7 @@ def _check(risk: EmpiricalRisk, found: Tensor, call: str) -> None:
     expected = plain @ plain.T
     gap = (found[places][:, places] - expected).abs().max()
     # Rounding stays far below √eps, a missing term does not.
-    if gap > torch.finfo(risk.dtype).eps ** 0.5 * expected.abs().max():
+    if gap > risk.slack * expected.abs().max():
         raise UnsupportedModelError(
             f"`{call}` finds other gradients than autograd: the model uses a weight elsewhere than "
             "in its own layer, or samples change each other's outputs. "

@@ -79,7 +79,7 @@ def batch_slopes(
     """
     with torch.enable_grad(), risk.evaluating(frozen=True):
         tail = capture_tail(risk, layer, batch)
-        if not have_exact_roots(tail.prediction):
+        if not have_exact_roots(tail.prediction) or tail.prediction.ndim != 2:
             kind = tail.prediction
             got = tuple(kind.shape) if isinstance(kind, Tensor) else type(kind).__name__
             raise UnsupportedModelError(

@@ -13,15 +13,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from eigenscape.analyses.layer_curvature import layer_names
 from eigenscape.errors import UnsupportedModelError, WrongTypeError
 from eigenscape.layers import Layer, Tail, apply_layer, find_layer, input_vectors
 from eigenscape.risk import EmpiricalRisk
+from eigenscape.unfolding import is_convolution, is_matrix, num_groups
 
 # δ in the shape of the layer's output ↦ Σ_n ‖gradient of sample n‖², float64, for one parameter.
 SquaredNorm = Callable[[Tensor], Tensor]
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 _CHANNEL_NORMS = (nn.GroupNorm, nn.modules.batchnorm._NormBase)
 _LAST_NORMS = (nn.LayerNorm, nn.RMSNorm)
 # Numbers held at a time beside inputs and derivatives.
@@ -55,7 +54,8 @@ def covered_layers(
             f"`{call}` is exact; a risk with `autocast=` rounds its forward pass. Make the risk "
             f"without it. {instead}"
         )
-    layers = [find_layer(risk, name, call) for name in layer_names(risk)]
+    owners = dict.fromkeys(name.rpartition(".")[0] for name in risk.space.names)
+    layers = [find_layer(risk, name, call) for name in owners]
     with risk.evaluating():  # in the mode in which the model will run
         reasons = {layer: gradient_obstacle(layer) for layer in layers}
     if not tables:
@@ -85,8 +85,8 @@ def gradient_obstacle(layer: Layer) -> str | None:
         by_batch = module.training or module.running_mean is None
         if by_batch and not isinstance(module, nn.modules.instancenorm._InstanceNorm):
             return "it normalises by the statistics of its batch"
-    kinds = (nn.Linear, nn.Embedding, *_CONVOLUTIONS, *_CHANNEL_NORMS, *_LAST_NORMS)
-    if not isinstance(module, kinds):
+    kinds = (nn.Embedding, *_CHANNEL_NORMS, *_LAST_NORMS)
+    if not isinstance(module, kinds) and not is_matrix(module):
         return f"{type(module).__name__} is not covered"
     return None
 
@@ -107,7 +107,7 @@ def squared_gradients(layer: Layer, tail: Tail, num_roots: int) -> dict[str, Squ
     if "weight" in layer.fields:
         if isinstance(module, nn.Embedding):
             found["weight"] = _table(module, tail)
-        elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+        elif is_matrix(module):
             found["weight"] = _matrix(layer, tail, num_roots)
         else:
             found["weight"] = _scale(layer, tail)
@@ -119,7 +119,7 @@ def squared_gradients(layer: Layer, tail: Tail, num_roots: int) -> dict[str, Squ
 def _matrix(layer: Layer, tail: Tail, num_roots: int) -> SquaredNorm:
     """‖Σ_p δ_p x_pᵀ‖², by the matrix itself or by Σ_pp' (δ_p·δ_p')(x_p·x_p')."""
     module = layer.module
-    groups = module.groups if isinstance(module, nn.Conv1d | nn.Conv2d) else 1
+    groups = num_groups(module)
     x = _grouped(input_vectors(dataclasses.replace(layer, fields=("weight",)), tail), groups)
     (_, P, n), m = x.shape, by_position(module, tail.output).shape[-1] // groups
     if P * (n + num_roots * m) < num_roots * m * n:
@@ -160,7 +160,7 @@ def normalised(layer: Layer, tail: Tail) -> Tensor:
 
 def by_position(module: nn.Module, z: Tensor) -> Tensor:
     """Return something shaped like the layer's output as vectors (N, P, m)."""
-    if isinstance(module, (*_CONVOLUTIONS, *_CHANNEL_NORMS)):
+    if is_convolution(module) or isinstance(module, _CHANNEL_NORMS):
         return z.reshape(*z.shape[:2], -1).transpose(1, 2)
     if isinstance(module, nn.LayerNorm | nn.RMSNorm):
         return z.reshape(z.shape[0], -1, math.prod(module.normalized_shape))

@@ -1,4 +1,4 @@
-"""Finished stages of an analysis kept in a folder, and progress over all of them."""
+"""Stages of an analysis: finished ones are kept in a folder, failed ones cost no other."""
 
 import shutil
 import time
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
+from eigenscape.analyses._failures import can_do_without, reason_of
 from eigenscape.analyses._kept import is_kept, kept
 from eigenscape.analyses.plan import Plan
 from eigenscape.progress import Progress, ProgressCallback
@@ -18,19 +19,25 @@ Compute = Callable[[Path | None, ProgressCallback | None], _Record]
 
 
 class StageStore:
-    """Runs stages, and remembers the finished ones across interruptions."""
+    """Runs stages, remembers the finished ones across interruptions, and why others failed."""
 
-    def __init__(self, folder: Path | None, overall: "Overall") -> None:
+    def __init__(
+        self, folder: Path | None, plan: Plan, progress: ProgressCallback | None = None
+    ) -> None:
         """Open the folder; None remembers nothing.
 
         Args:
             folder: That of a `Checkpoint`, which has made sure that it belongs to this analysis.
-            overall: Told how far each stage has come.
+            plan: Which stages there are.
+            progress: Called with progress over the whole plan.
         """
-        self._folder, self._overall = folder, overall
+        self._folder, self._plan = folder, plan
+        self._overall = Overall(progress, plan)
         self.seconds: dict[str, float] = {}
+        self.failures: dict[str, str] = {}
+        self._first_error: Exception | None = None
 
-    def run(self, name: str, compute: Compute[_Record]) -> _Record:
+    def run(self, name: str, compute: Compute[_Record]) -> _Record | None:
         """Return a stage's record: the one kept, or a new one, which is then kept.
 
         Args:
@@ -38,8 +45,37 @@ class StageStore:
             compute: Makes the record.
 
         Returns:
-            The record.
+            The record; None where it is not planned, or where it failed, and `failures` says why.
+            Nothing is kept then, so that the stage is tried again when the analysis is resumed.
         """
+        if name not in self._plan.names:
+            return None
+        started = time.monotonic()
+        try:
+            return self._run(name, compute)
+        except Exception as error:
+            if not can_do_without(error):
+                raise
+            self.failures[name] = reason_of(error)
+            # Without what it was raised from: that would hold on to the memory of the stage.
+            self._first_error = self._first_error or error.with_traceback(None)
+        self.seconds[name] = time.monotonic() - started
+        self._overall.finished(name, was_kept=False)
+        return None
+
+    def require_any(self, *parts: Record | None) -> None:
+        """Refuse an analysis of which nothing stands, as its first part was refused.
+
+        Args:
+            *parts: What was computed.
+
+        Raises:
+            Exception: The first failure, if all parts failed.
+        """
+        if self._first_error is not None and all(part is None for part in parts):
+            raise self._first_error
+
+    def _run(self, name: str, compute: Compute[_Record]) -> _Record:
         file = None if self._folder is None else self._folder / name.replace(" ", "-")
         was_kept = is_kept(file)
 
@@ -106,7 +142,8 @@ class Overall:
         self._report(name, before + own)
 
     def _before(self, name: str) -> tuple[float, float]:
-        shares = [stage.seconds / max(self._plan.seconds, 1e-9) for stage in self._plan.stages]
+        total = sum(stage.seconds for stage in self._plan.stages)
+        shares = [stage.seconds / max(total, 1e-9) for stage in self._plan.stages]
         place = [stage.name for stage in self._plan.stages].index(name)
         return sum(shares[:place]), shares[place]
 

@@ -238,7 +238,12 @@ def _halves(part: SpectralDensity) -> list[SpectralDensity]:
     """Return the same density from the first and from the last half of the probes."""
     half = len(part.nodes) // 2
     return [
-        dataclasses.replace(part, nodes=part.nodes[chosen], weights=part.weights[chosen])
+        dataclasses.replace(
+            part,
+            nodes=part.nodes[chosen],
+            weights=part.weights[chosen],
+            residuals=None if part.residuals is None else part.residuals[chosen],
+        )
         for chosen in (slice(0, half), slice(half, None))
     ]
 

@@ -157,7 +157,7 @@ def class_span(
 
     Args:
         risk: Its loss must be `CrossEntropy` with class indices as targets; its model an
-            `nn.Module` of linear, convolution (1d, 2d) and normalisation layers, each called once
+            `nn.Module` of linear, convolution and normalisation layers, each called once
             in a forward pass, in which samples do not see each other; its output (samples, up to
             256 classes). For a language model see `token_samples`.
         max_bytes: Most memory for the matrices.

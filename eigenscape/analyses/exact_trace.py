@@ -27,9 +27,17 @@ from eigenscape.errors import (
     NonFiniteError,
     UnsupportedModelError,
 )
+from eigenscape.evaluation import derivatives_explained
 from eigenscape.layers import Layer, SampleRows, Tail
 from eigenscape.losses import CallableLoss
-from eigenscape.operators import MOST_OUTPUTS, curved_operation, exact_roots, have_exact_roots
+from eigenscape.operators import (
+    MOST_OUTPUTS,
+    GaussNewton,
+    curved_operation,
+    exact_roots,
+    have_exact_roots,
+    telling_batches,
+)
 from eigenscape.precision import full_precision
 from eigenscape.records import Columns, Record, Status
 from eigenscape.risk import EmpiricalRisk, leaf_copies
@@ -72,6 +80,7 @@ class ExactTrace(Record):
         }
 
 
+@derivatives_explained("`exact_trace(risk)`")
 @full_precision()
 def exact_trace(risk: EmpiricalRisk) -> ExactTrace:
     """Compute the trace of the Gauss-Newton matrix and of its layers' blocks, without probes.
@@ -80,12 +89,13 @@ def exact_trace(risk: EmpiricalRisk) -> ExactTrace:
     in eval mode) this is the trace of the Hessian as well: a layer's own block has no other term.
 
     Cost: one forward and C backward passes over the data, C outputs per sample, for all layers
-    together; no weight gradient is formed.
+    together; no weight gradient is formed. And the self-test of `GaussNewton(risk)`.
 
     Args:
-        risk: Its model must be an `nn.Module` made of linear, convolution (1d, 2d), embedding and
-            normalisation layers, each called once in a forward pass; its output (samples, up to
-            256 numbers); its loss `CrossEntropy`, `SquaredError` or `BinaryCrossEntropy`.
+        risk: Its model must be an `nn.Module` made of linear, convolution, embedding and
+            normalisation layers, each called once in a forward pass; its output (samples, …),
+            up to 256 numbers for each; its loss `CrossEntropy`, `SquaredError` or
+            `BinaryCrossEntropy`.
 
     Returns:
         The trace, to rounding.
@@ -93,6 +103,7 @@ def exact_trace(risk: EmpiricalRisk) -> ExactTrace:
     Raises:
         WrongTypeError: If the model is a pure function.
         UnsupportedModelError: If a parameter, the output or the loss is of another kind.
+        SelfTestError: If the matrix would not be that of the user's own function.
         NonDeterministicRiskError: If a loader gave another number of samples than before.
         NonFiniteError: If the trace is NaN or infinite.
 
@@ -109,6 +120,7 @@ def exact_trace(risk: EmpiricalRisk) -> ExactTrace:
     """
     started = time.monotonic()
     layers = _covered(risk)
+    verdict = GaussNewton(risk).self_test
     with risk.ranks.together():
         _check(risk, layers)
         total, operation, passes = _summed(risk, layers)
@@ -127,12 +139,13 @@ def exact_trace(risk: EmpiricalRisk) -> ExactTrace:
         num_products=0,
         seed=0,
         trace=float(traces.sum()),
-        layers=tuple(layer.name for layer in layers),
+        layers=tuple(layer.name or "the model" for layer in layers),
         traces=traces,
         equals_hessian=curved is None,
         curved=curved or "",
         num_backward_passes=passes,
         seconds=time.monotonic() - started,
+        self_test=verdict,
     )
 
 
@@ -185,8 +198,7 @@ class _Forward:
             for layer in layers
         ]
         try:
-            self.prediction = risk.output(risk.parameters(), batch)
-            total, _ = risk.loss.total(self.prediction, batch.target)
+            self.prediction, total, _ = risk.output_and_total(risk.parameters(), batch)
         finally:
             for handle in handles:
                 handle.remove()
@@ -195,7 +207,7 @@ class _Forward:
         for layer in layers:
             for call in self._require_few(layer):
                 tail = Tail(call.args, call.kwargs, call.output, self.prediction, total)
-                norms = squared_gradients(layer, tail, self.prediction.shape[1])
+                norms = squared_gradients(layer, tail, self.prediction.shape[1:].numel())
                 names = dict(zip(layer.fields, layer.params, strict=True))
                 self._prepared += [(names[f], call.output, norm) for f, norm in norms.items()]
 
@@ -303,40 +315,47 @@ def _check(risk: EmpiricalRisk, layers: Sequence[Layer]) -> None:
     Raises:
         UnsupportedModelError: If they disagree.
     """
-    # One with several samples: a sample that is alone does not see others.
-    several = (batch for batch in risk.batches if batch.size > 1)
-    batch = next(several, None) or next(iter(risk.batches))
     generator = torch.Generator().manual_seed(0)
-    # Rounding stays far below √eps, a missing term does not.
-    slack = torch.finfo(risk.dtype).eps ** 0.5
     with torch.enable_grad(), risk.evaluating():
-        run = _Forward(risk, layers, batch)
-        together = run.prediction
-        for number in range(min(_CHECKED, batch.size)):
-            alone = _single(batch, number)
-            if alone is None:
-                run.require_sample_rows()
+        for batch in telling_batches(risk.batches):
+            if not _agrees(risk, layers, batch, generator):
                 return
-            run = _Forward(risk, layers, alone)
-            gap = (run.prediction[0] - together[number]).norm()
-            if gap > slack * together[number].norm():
+
+
+def _agrees(
+    risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch, generator: torch.Generator
+) -> bool:
+    """Compare some samples of a batch; False where it does not say how to cut it."""
+    # Rounding stays far below √eps, a missing term does not.
+    slack = risk.slack
+    run = _Forward(risk, layers, batch)
+    together = run.prediction
+    for number in range(min(_CHECKED, batch.size)):
+        alone = _single(batch, number)
+        if alone is None:
+            run.require_sample_rows()
+            return False
+        run = _Forward(risk, layers, alone)
+        gap = (run.prediction[0] - together[number]).norm()
+        if gap > slack * together[number].norm():
+            raise UnsupportedModelError(
+                "`exact_trace(risk)` needs samples that do not change each other's outputs; here a "
+                f"sample alone gives another output than among others. {_INSTEAD}"
+            )
+        seed = torch.randn(run.prediction.shape, generator=generator, dtype=torch.float64)
+        seed = seed.to(run.prediction)
+        found = run.squares([seed])
+        plain = _plain_squares(risk, alone, seed)
+        noise = slack**2 * float(sum(plain.values()))
+        for name, value in plain.items():
+            gap = (value - found.get(name, torch.zeros_like(value))).abs()
+            if gap > slack * value + noise:
                 raise UnsupportedModelError(
-                    "`exact_trace(risk)` needs samples that do not change each other's outputs; "
-                    f"here a sample alone gives another output than among others. {_INSTEAD}"
+                    f"`exact_trace(risk)` finds another gradient of '{name}' than autograd: the "
+                    "model uses it elsewhere than in its own layer, or evaluates the layer again "
+                    f"(activation checkpointing). {_INSTEAD}"
                 )
-            seed = torch.randn(run.prediction.shape, generator=generator, dtype=torch.float64)
-            seed = seed.to(run.prediction)
-            found = run.squares([seed])
-            plain = _plain_squares(risk, alone, seed)
-            noise = slack**2 * float(sum(plain.values()))
-            for name, value in plain.items():
-                gap = (value - found.get(name, torch.zeros_like(value))).abs()
-                if gap > slack * value + noise:
-                    raise UnsupportedModelError(
-                        f"`exact_trace(risk)` finds another gradient of '{name}' than autograd: "
-                        "the model uses it elsewhere than in its own layer, or evaluates the layer "
-                        f"again (activation checkpointing). {_INSTEAD}"
-                    )
+    return True
 
 
 def _plain_squares(risk: EmpiricalRisk, batch: Batch, seed: Tensor) -> dict[str, Tensor]:

@@ -4,22 +4,26 @@ Letters: H_l the layer's block, m outputs, n inputs (with a 1 for the bias), P p
 fully connected layer), x the layer's input, M the Hessian of the loss at its output.
 """
 
+import contextlib
+import math
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from eigenscape.analyses._failures import can_do_without, reason_of
 from eigenscape.analyses.eigenspace_overlap import eigenspace_overlap
 from eigenscape.analyses.eigenvector_rank import rank_one_share
 from eigenscape.dense import eigh
 from eigenscape.errors import (
+    EigenscapeError,
     EmptySelectionError,
+    InvalidArgumentError,
     SubstitutionWarning,
-    UnsupportedModelError,
     require_count,
 )
 from eigenscape.linalg import certify, draw_probes, eigsh
@@ -27,9 +31,11 @@ from eigenscape.linear_operator import LinearOperator
 from eigenscape.operators import KroneckerHessian, LayerHessian
 from eigenscape.pairs import EigenPairs
 from eigenscape.progress import ProgressCallback, Ticker
-from eigenscape.records import Columns, Record, Status, storable
+from eigenscape.records import Columns, Record, SelfTest, Status, storable
 from eigenscape.risk import EmpiricalRisk
 
+# Kronecker factors that are larger are not formed: E[M] of a vocabulary of 50 000 takes 20 GB.
+_MOST_FACTOR = 5000
 # Fields of a layer that is one matrix applied to vectors.
 _KRONECKER = (
     "rank_one",
@@ -50,7 +56,8 @@ class LayerBlock:
         name: The layer's name.
         kind: Its class, e.g. "Linear".
         num_parameters: Its parameters.
-        num_positions: P, or None where the layer has no Kronecker form here.
+        num_positions: P, or None where the layer has no Kronecker form here, or one whose factors
+            have more than 5000 rows.
         trace: Trace of H_l.
         trace_stderr: Its standard error.
         frobenius: Frobenius norm of H_l.
@@ -96,10 +103,12 @@ class LayerCurvature(Record):
     Attributes:
         layers: One entry for each layer, in the model's order.
         seconds: Wall time it took.
+        failures: Layers whose block could not be had, name to reason.
     """
 
     layers: tuple[LayerBlock, ...]
     seconds: float
+    failures: dict[str, str] = field(default_factory=dict)
 
     def columns(self) -> Columns:
         """Return one row for each layer."""
@@ -109,6 +118,7 @@ class LayerCurvature(Record):
             "kind": [r.kind for r in rows],
             "parameters": [r.num_parameters for r in rows],
             "trace": [r.trace for r in rows],
+            "s.e. of trace": [r.trace_stderr for r in rows],
             "top eigenvalue": [float(r.values[0]) for r in rows],
             "residual": [float(r.residuals[0]) for r in rows],
             "stable rank": [r.stable_rank for r in rows],
@@ -163,10 +173,13 @@ def layer_curvature(
         progress: Called after each layer.
 
     Returns:
-        One entry for each layer.
+        One entry for each layer. Where one cannot be had, the others are there all the same, and
+        `failures` and the status say which one and why.
 
     Raises:
         EmptySelectionError: If there is no layer.
+        InvalidArgumentError: If a layer that was named is not there.
+        EigenscapeError: As for the last layer, if none can be had.
     """
     started = time.monotonic()
     names = layer_names(risk) if layers is None else tuple(layers)
@@ -178,34 +191,52 @@ def layer_curvature(
     require_count(num_pairs, "layer_curvature(num_pairs=...)")
     require_count(num_probes, "layer_curvature(num_probes=...)", at_least=2)
     ticker = Ticker(progress, "layers", len(names))
-    blocks, cost = [], 0
+    blocks: list[LayerBlock] = []
+    failures: dict[str, str] = {}
+    verdict, cost = None, 0
     for done, name in enumerate(names, 1):
-        block, products = _layer(risk, name, num_pairs, num_probes, tolerance, seed)
-        blocks.append(block)
-        cost += products
+        try:
+            block, products, own = _layer(risk, name, num_pairs, num_probes, tolerance, seed)
+        except Exception as error:
+            is_wish = layers is not None and isinstance(error, InvalidArgumentError)
+            is_last = done == len(names) and not blocks
+            if is_wish or is_last or not can_do_without(error):
+                raise
+            failures[name] = reason_of(error)
+        else:
+            blocks.append(block)
+            cost += products
+            verdict = SelfTest.weaker(verdict, own)
         ticker.tick(done)
-    slow = [block.name for block in blocks if not block.converged]
-    text = f"Eigenvalues of {', '.join(slow)} did not converge." if slow else "All certified."
     return LayerCurvature(
-        status=Status(not slow, text),
+        status=_status(blocks, failures),
         num_products=cost,
         seed=seed,
         layers=tuple(blocks),
         seconds=time.monotonic() - started,
+        failures=failures,
+        self_test=verdict,
     )
+
+
+def _status(blocks: Sequence[LayerBlock], failures: Mapping[str, str]) -> Status:
+    slow = [block.name for block in blocks if not block.converged]
+    parts = [f"Eigenvalues of {', '.join(slow)} did not converge."] if slow else []
+    parts += [f"{name} could not be had: {reason}" for name, reason in failures.items()]
+    return Status(not parts, " ".join(parts) or "All certified.")
 
 
 def _layer(
     risk: EmpiricalRisk, name: str, num_pairs: int, num_probes: int, tolerance: float, seed: int
-) -> tuple[LayerBlock, int]:
+) -> tuple[LayerBlock, int, SelfTest | None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SubstitutionWarning)  # slower, and exact all the same
         H = LayerHessian(risk, name, num_products=4 * num_pairs + num_probes)
     n, k = H.space.size, min(num_pairs, H.space.size)
-    try:
-        K: KroneckerHessian | None = KroneckerHessian(risk, name, seed=seed)
-    except UnsupportedModelError:
-        K = None
+    K: KroneckerHessian | None = None
+    if _factor_size(risk, name) <= _MOST_FACTOR:
+        with contextlib.suppress(EigenscapeError):  # the block is there without it
+            K = KroneckerHessian(risk, name, seed=seed)
     if n <= 4 * k + num_probes:
         pairs, rest, products = _whole(H, k, tolerance)
     else:
@@ -223,21 +254,31 @@ def _layer(
     frobenius = square[0] ** 0.5
     first = float(pairs.values[0])
     module = dict(risk.module.named_modules()).get(name) if risk.module is not None else None
-    return LayerBlock(
-        name=name,
-        kind=type(module).__name__ if module is not None else "parameter",
-        num_parameters=n,
-        num_positions=None if K is None else K.num_positions,
-        trace=trace[0],
-        trace_stderr=trace[1],
-        frobenius=frobenius,
-        frobenius_stderr=square[1] / (2 * frobenius) if frobenius > 0 else 0.0,
-        values=pairs.values,
-        residuals=pairs.residuals,
-        converged=bool(pairs.status),
-        stable_rank=square[0] / first**2 if first != 0 else 0.0,
-        **kronecker,
-    ), products
+    return (
+        LayerBlock(
+            name=name,
+            kind=type(module).__name__ if module is not None else "parameter",
+            num_parameters=n,
+            num_positions=None if K is None else K.num_positions,
+            trace=trace[0],
+            trace_stderr=trace[1],
+            frobenius=frobenius,
+            frobenius_stderr=square[1] / (2 * frobenius) if frobenius > 0 else 0.0,
+            values=pairs.values,
+            residuals=pairs.residuals,
+            converged=bool(pairs.status),
+            stable_rank=square[0] / first**2 if first != 0 else 0.0,
+            **kronecker,
+        ),
+        products,
+        H.self_test,
+    )
+
+
+def _factor_size(risk: EmpiricalRisk, name: str) -> int:
+    """Return the size of the larger Kronecker factor that the layer's weight would have."""
+    shape = risk.space.shapes.get(f"{name}.weight", torch.Size((1,)))
+    return max(shape[0], math.prod(shape[1:]))
 
 
 def _whole(

@@ -40,9 +40,9 @@ class MatrixSpectrum(Record):
         log_density: The same on the axis log(|λ| + ε), with ε the distance of Lanczos nodes near 0:
             what is smaller cannot be told apart, and stands as one lump at the left end.
         trace: Sum of the eigenvalues.
-        trace_stderr: Its standard error; NaN for a single probe.
+        trace_stderr: Its standard error.
         frobenius: Frobenius norm.
-        frobenius_stderr: Its standard error; NaN for a single probe.
+        frobenius_stderr: Its standard error.
         seconds: Wall time it took.
     """
 
@@ -79,6 +79,7 @@ def matrix_spectrum(
     num_steps: int = 80,
     num_probes: int = 4,
     tolerance: float = 1e-3,
+    max_products: int | None = None,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: ProgressCallback | None = None,
@@ -97,6 +98,7 @@ def matrix_spectrum(
         num_probes: Probes; with one there are no standard errors.
         tolerance: Asked of residuals, as a fraction of the eigenvalue; ten times that of the
             smallest, which usually lie at the edge of a bulk.
+        max_products: Most products for one end; see `eigsh`.
         seed: Fixes starting vectors and probes.
         checkpoint: Folder to save to and to resume from.
         progress: Called after each step.
@@ -122,6 +124,7 @@ def matrix_spectrum(
     if folder is not None:
         key = {"matrix": name, "size": n, "dtype": str(operator.dtype), "seed": seed, **wanted}
         key |= {"tolerance": tolerance, "num_steps": num_steps, "num_probes": num_probes}
+        key |= {} if max_products is None else {"max_products": max_products}
         Checkpoint(folder, key)
     parts = [eigsh_products(wanted["largest"]), edge_products(wanted["smallest"])]
     parts.append(min(num_steps, n) * num_probes)
@@ -131,6 +134,7 @@ def matrix_spectrum(
             which,
             wanted[which],
             tolerance=tolerance * slack,
+            max_products=max_products,
             seed=seed,
             file=None if folder is None else folder / which,
             progress=_part(progress, f"{name}: {which} eigenvalues", parts, number),
@@ -213,6 +217,7 @@ def _end(
     num_pairs: int,
     *,
     tolerance: float,
+    max_products: int | None,
     seed: int,
     file: Path | None,
     progress: ProgressCallback | None,
@@ -236,6 +241,7 @@ def _end(
             num_pairs=num_pairs,
             which=which,
             tolerance=tolerance,
+            max_products=max_products,
             seed=seed,
             checkpoint=None if file is None else file.with_suffix(".steps"),
             progress=progress,

@@ -1,5 +1,6 @@
 """How many eigenvalues stand apart from the rest, and is that the number of classes?"""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,9 @@ from eigenscape.records import Columns, Record, Status
 
 # A ratio below this is no gap: neighbours in a bulk edge differ by as much.
 _LEAST_RATIO = 1.5
+# Nor is one that is not so many times as wide as usual, in logarithms: eigenvalues that fall evenly
+# by a factor of two each have no outliers.
+_TIMES_USUAL = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +25,10 @@ class Outliers(Record):
         values: The largest eigenvalues (k,), descending.
         residuals: Their residuals (k,).
         gaps: Ratios λ_i / λ_{i+1} of consecutive eigenvalues (k−1,); NaN where λ_{i+1} ≤ 0.
-        num_outliers: The i with the largest ratio; 0 where no ratio reaches 1.5.
-        gap: That largest ratio.
-        is_certain: Whether the intervals λ ± residual on both sides of the gap are disjoint.
+        num_outliers: The i with the largest ratio; 0 where that is no gap: below 1.5, less than
+            three times as wide as the other ratios' median (in logarithms), or not certain.
+        gap: The largest ratio, whether it is a gap or not; NaN where there is none.
+        is_certain: Whether the intervals λ ± residual on its two sides are disjoint.
         num_classes: C, or None where the model is no classifier.
     """
 
@@ -50,7 +55,8 @@ def outliers(pairs: EigenPairs, *, num_classes: int | None = None) -> Outliers:
 
     Networks that separate C classes tend to have about C outliers: C − 1, or C, above a gap (Sagun
     et al. 2016; Papyan §1). The first eigenvalue alone often stands far above the others, so all
-    ratios are kept in the record beside the widest.
+    ratios are kept in the record beside the widest. There always is a widest ratio; it counts as a
+    gap only where it is beyond the residuals and wider than the slope around it.
 
     Args:
         pairs: The largest eigenpairs, three or more, reaching beyond the expected outliers.
@@ -78,8 +84,12 @@ def outliers(pairs: EigenPairs, *, num_classes: int | None = None) -> Outliers:
     gaps = torch.where(lower > 0, upper / lower, torch.nan)
     widest = int(torch.nan_to_num(gaps, nan=0.0).argmax())
     gap = float(gaps[widest])
-    found = gap >= _LEAST_RATIO  # false for NaN
     low, high = pairs.intervals()[widest, 0], pairs.intervals()[widest + 1, 1]
+    is_certain = bool(low > high)
+    others = torch.cat([gaps[:widest], gaps[widest + 1 :]])
+    others = others[others.isfinite()].log()
+    usual = float(others.median()) if others.numel() else 0.0
+    found = is_certain and gap >= _LEAST_RATIO and math.log(gap) >= _TIMES_USUAL * usual
     return Outliers(
         status=Status(bool(pairs.status), str(pairs.status)),
         num_products=0,
@@ -89,6 +99,6 @@ def outliers(pairs: EigenPairs, *, num_classes: int | None = None) -> Outliers:
         gaps=gaps,
         num_outliers=widest + 1 if found else 0,
         gap=gap,
-        is_certain=bool(low > high),
+        is_certain=is_certain,
         num_classes=num_classes,
     )

@@ -152,7 +152,7 @@ class _Sums:
                         f"`output_space_overlap`: layer '{name}' does not run once in a forward "
                         "pass; it has not one output. Name another layer."
                     )
-            if not have_exact_roots(prediction):
+            if not have_exact_roots(prediction) or prediction.ndim != 2:
                 raise UnsupportedModelError(
                     "`output_space_overlap` needs a model whose output is (samples, up to "
                     f"{MOST_OUTPUTS} logits)."

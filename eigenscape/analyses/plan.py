@@ -1,16 +1,32 @@
 """What an analysis will compute and cost, known before it starts."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
+from eigenscape.analyses._budget import (
+    BLOCKS,
+    LAYERS,
+    MATRICES,
+    OTHERS,
+    POINT,
+    as_stages,
+    capped_pairs,
+    density_products,
+    num_pairs,
+    spectrum_products,
+)
+from eigenscape.analyses._budget import BUDGETS as BUDGETS
+from eigenscape.analyses._budget import Budget as Budget
+from eigenscape.analyses._budget import as_budget as as_budget
+from eigenscape.analyses._failures import can_do_without
+from eigenscape.analyses._subsample import samples_within, subsample
+from eigenscape.analyses._timing import Few, Rates, few_samples, guessed_rates, rates
 from eigenscape.analyses.layer_curvature import layer_names
-from eigenscape.analyses.matrix_spectrum import edge_products, eigsh_products
-from eigenscape.analyses.point import point
-from eigenscape.distributed import Ranks
-from eigenscape.errors import WrongTypeError, require_choice
-from eigenscape.linear_operator import LinearOperator
+from eigenscape.analyses.matrix_spectrum import eigsh_products
+from eigenscape.analyses.point import Point, point
 from eigenscape.operators import GaussNewton, Hessian
 from eigenscape.records import Columns, Record, Status, storable, text_table
 from eigenscape.risk import EmpiricalRisk
@@ -18,49 +34,10 @@ from eigenscape.risk import EmpiricalRisk
 # One product with a layer's block costs about this share of one with the whole Hessian: half of the
 # network follows the average layer.
 _LAYER_SHARE = 0.5
-
-
-# Columns that `linalg` hands to an operator at a time, at most.
-_MOST_COLUMNS = 16
-# Quick products are timed several times, since another process may be in the way.
-_TIMING_SECONDS = 0.5
-
-MATRICES = ("Hessian", "Gauss-Newton", "residual")
-
-
-@storable
-@dataclass(frozen=True)
-class Budget:
-    """How much to spend.
-
-    Attributes:
-        name: "quick", "standard" or "thorough", or a name of your own.
-        num_pairs: Largest eigenpairs of each matrix (at least C + 4 are taken for C classes).
-        num_smallest: Smallest eigenpairs.
-        tolerance: Asked of residuals, as a fraction of the eigenvalue.
-        num_steps: Lanczos steps per probe of a density.
-        num_probes: Probes of a density.
-        num_layer_pairs: Largest eigenpairs of each layer's block.
-        num_layer_probes: Probes for each layer's trace, norm and Kronecker error.
-        num_block_probes: Probes for the map of block norms.
-    """
-
-    name: str
-    num_pairs: int
-    num_smallest: int
-    tolerance: float
-    num_steps: int
-    num_probes: int
-    num_layer_pairs: int
-    num_layer_probes: int
-    num_block_probes: int
-
-
-BUDGETS = {
-    "quick": Budget("quick", 8, 1, 1e-2, 40, 2, 4, 4, 4),
-    "standard": Budget("standard", 20, 2, 1e-3, 100, 6, 10, 10, 16),
-    "thorough": Budget("thorough", 40, 4, 1e-5, 160, 16, 20, 40, 40),
-}
+# What the first pass of a process may take for reasons of its own.
+_WARM_UP_SECONDS = 2.0
+# Most memory that `linalg` takes for the bases of eigenpairs and of densities.
+_PAIRS_BYTES, _DENSITY_BYTES = 8 * 2**30, 2 * 2**30
 
 
 @storable
@@ -91,6 +68,9 @@ class Plan(Record):
         disk_bytes: Predicted size of the saved arrays.
         num_parameters: n.
         device: Where it runs.
+        limits: What is left out to keep the cost within the budget, in sentences.
+        num_samples: How many samples are looked at; None for all.
+        report_seconds: Predicted time of figures and report, where they are to be written.
     """
 
     budget: Budget
@@ -99,11 +79,19 @@ class Plan(Record):
     disk_bytes: int
     num_parameters: int
     device: str
+    limits: tuple[str, ...] = ()
+    num_samples: int | None = None
+    report_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Predicted wall time of all stages."""
-        return sum(stage.seconds for stage in self.stages)
+        """Predicted wall time of all stages, and of the report."""
+        return sum(stage.seconds for stage in self.stages) + self.report_seconds
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the stages."""
+        return tuple(stage.name for stage in self.stages)
 
     def columns(self) -> Columns:
         """Return one row for each stage."""
@@ -114,126 +102,169 @@ class Plan(Record):
         }
 
     def __str__(self) -> str:
-        """Return the stages and the totals."""
+        """Return the stages, the totals and the limits."""
         total = f"about {self.seconds / 60:.1f} minutes, {self.memory_bytes / 2**20:.0f} MiB"
-        return f"{text_table(self.columns())}\n{total} on {self.device}"
+        lines = [text_table(self.columns()), f"{total} on {self.device}", *self.limits]
+        return "\n".join(lines)
 
 
-def as_budget(budget: str | Budget) -> Budget:
-    """Return the budget of that name, or the budget itself.
-
-    Args:
-        budget: "quick", "standard", "thorough", or a `Budget`.
-
-    Returns:
-        The budget.
-
-    Raises:
-        WrongTypeError: If it is neither.
-    """
-    if isinstance(budget, Budget):
-        return budget
-    if not isinstance(budget, str):
-        raise WrongTypeError(
-            f"`analyze(budget=...)` must be one of {', '.join(BUDGETS)} or a `Budget`; got "
-            f"{type(budget).__name__}."
-        )
-    return BUDGETS[require_choice(budget, tuple(BUDGETS), "analyze(budget=...)")]
-
-
-def plan_analysis(risk: EmpiricalRisk, *, budget: str | Budget = "standard") -> Plan:
+def plan_analysis(
+    risk: EmpiricalRisk,
+    *,
+    budget: str | Budget = "standard",
+    num_pairs: int | None = None,
+    stages: str | Iterable[str] | None = None,
+) -> Plan:
     """Predict what `analyze` with this budget will cost, from a few timed products.
 
-    Cost: one gradient and two products each with the Hessian and the Gauss-Newton matrix where one
-    takes long, at most about two seconds of products where it does not.
+    Cost: a gradient and two forward passes over the data. Products with the Hessian and the
+    Gauss-Newton matrix are timed on fewer samples where a gradient takes long, and take a few
+    gradients of those; at most about a second where it does not.
 
     Args:
         risk: What to analyse.
-        budget: "quick", "standard", "thorough", or a `Budget` of your own.
+        budget: "first-look", "quick", "standard", "thorough", or a `Budget` of your own.
+        num_pairs: Largest eigenpairs of each matrix, exactly so many.
+        stages: The parts to compute, e.g. "Hessian" or ["layers", "block norms"]; all by default.
 
     Returns:
         The plan. Predicted seconds are those of this machine as it is now; eigenvalues that lie
         close together take more products than predicted.
+
+    Raises:
+        InvalidArgumentError: If there is no such budget or stage, or the number is out of range.
+        WrongTypeError: If an argument is of another kind.
+
+    Examples:
+        >>> from eigenscape.losses import SquaredError
+        >>> x = torch.zeros(20, 3)
+        >>> risk = EmpiricalRisk(torch.nn.Linear(3, 2), SquaredError(), (x, torch.zeros(20, 2)))
+        >>> plan_analysis(risk, budget="quick", stages="layers").names
+        ('loss and gradient', 'layers')
     """
-    chosen = as_budget(budget)
-    n, names = risk.space.size, layer_names(risk)
+    chosen = as_budget(budget, num_pairs=num_pairs)
+    wanted = as_stages(stages, chosen)
+    if not layer_names(risk):
+        wanted = tuple(name for name in wanted if name != LAYERS)
+    num_samples = _affordable(risk, chosen)
+    looked = risk if num_samples is None else subsample(risk, num_samples, seed=0)[0]
+    if num_samples is None:
+        wanted = tuple(name for name in wanted if name != OTHERS)
+    here, seconds = _timed_point(looked)
+    return _Forecast(looked, chosen, wanted, here, seconds).plan(num_samples)
+
+
+def _timed_point(risk: EmpiricalRisk) -> tuple[Point, float]:
+    """Return loss and gradient, and what they take once PyTorch has warmed up."""
     started = time.monotonic()
     here = point(risk)
-    gradient_seconds = time.monotonic() - started
-    H, G = Hessian(risk), GaussNewton(risk)
-    probes = chosen.num_probes
-    (h, h_shared), (g, g_shared) = (_seconds(A, probes, risk.ranks) for A in (H, G))
-    density = min(chosen.num_steps, n) * probes
-    counts = {name: num_pairs(name, chosen, here.num_classes) for name in MATRICES}
-    tops = eigsh_products(counts["Hessian"][0])
-    ends = tops + edge_products(counts["Hessian"][1])
-    edges = sum(edge_products(k) for k in counts["residual"])
-    own = eigsh_products(chosen.num_layer_pairs)
-    layers = len(names) * (own + chosen.num_layer_probes)
-    blocks = max(len(names), 1) * chosen.num_block_probes
-    layer_seconds = own * h + chosen.num_layer_probes * h_shared
-    stages = (
-        Stage("loss and gradient", 0, gradient_seconds),
-        Stage("Hessian", ends + density, ends * h + density * h_shared),
-        Stage("Gauss-Newton", tops + density, tops * g + density * g_shared),
-        Stage("residual", edges + density, edges * h + density * h_shared),
-        Stage("layers", layers, len(names) * layer_seconds * _LAYER_SHARE),
-        Stage("block norms", blocks, blocks * h_shared),
-    )
-    vector = n * torch.finfo(risk.dtype).bits // 8
-    kept = sum(map(sum, counts.values()))
-    basis = max(2 * counts["Hessian"][0] + 20, density)
-    return Plan(
-        status=Status(True, "Predicted from timed products."),
-        num_products=4,
-        seed=0,
-        budget=chosen,
-        stages=stages,
-        memory_bytes=basis * vector
-        + max(op.kept_bytes + op.working_bytes(_MOST_COLUMNS) for op in (H, G)),
-        disk_bytes=(kept + 1) * vector,
-        num_parameters=n,
-        device=str(risk.device),
-    )
-
-
-def num_pairs(matrix: str, budget: Budget, num_classes: int | None) -> tuple[int, int]:
-    """Return how many of a matrix's largest and smallest pairs to find.
-
-    Args:
-        matrix: "Hessian", "Gauss-Newton" or "residual".
-        budget: The budget.
-        num_classes: C, or None.
-
-    Returns:
-        Of H and G some largest pairs beyond the expected C outliers. The smallest eigenvalue of G
-        is no news, 0; both ends of H − G are edges of a bulk, where more pairs say little.
-    """
-    ends = budget.num_smallest
-    if matrix == "residual":
-        return ends, ends
-    top = max(budget.num_pairs, 0 if num_classes is None else num_classes + 4, 3)
-    return top, 0 if matrix == "Gauss-Newton" else ends
-
-
-def _seconds(operator: LinearOperator, num_columns: int, ranks: Ranks) -> tuple[float, float]:
-    """Time a product alone, and one among several columns; the quickest of a few tries each."""
-    # The first product builds the graphs and is left out. Where one takes long, columns are not
-    # tried: they share passes over the data for small networks only.
-    x = torch.ones(operator.space.size, 1, dtype=operator.dtype, device=operator.device)
-    x /= x.norm()
-    _ = operator @ x
-    alone = _quickest(operator, x, ranks)
-    if num_columns == 1 or alone > _TIMING_SECONDS:
-        return alone, alone
-    return alone, _quickest(operator, x.expand(-1, num_columns), ranks) / num_columns
-
-
-def _quickest(operator: LinearOperator, X: torch.Tensor, ranks: Ranks) -> float:
-    times: list[float] = []
-    while not times or (len(times) < 5 and sum(times) < _TIMING_SECONDS):
+    seconds = risk.ranks.first(time.monotonic() - started)
+    if seconds < _WARM_UP_SECONDS:
         started = time.monotonic()
-        float((operator @ X).sum())  # waits for the device
-        # Clocks differ, and all ranks must multiply equally often.
-        times.append(ranks.first(time.monotonic() - started))
-    return min(times)
+        risk.gradient()
+        seconds = min(seconds, risk.ranks.first(time.monotonic() - started))
+    return here, seconds
+
+
+def _affordable(risk: EmpiricalRisk, budget: Budget) -> int | None:
+    """Return how many samples a budget can look at; None for all."""
+    if budget.sample_seconds is None or risk.ranks.size > 1:
+        return None
+    products = spectrum_products("Hessian", budget, (budget.num_pairs, 0), risk.space.size)
+    count = samples_within(risk, budget.sample_seconds, 2 * products)
+    return count if count < risk.num_samples else None
+
+
+class _Forecast:
+    """Turns timed products into predictions of the stages."""
+
+    def __init__(
+        self,
+        risk: EmpiricalRisk,
+        budget: Budget,
+        wanted: tuple[str, ...],
+        here: Point,
+        gradient_seconds: float,
+    ) -> None:
+        self._risk, self._budget, self._here, self._wanted = risk, budget, here, wanted
+        self._gradient_seconds = gradient_seconds
+        most = max(1, risk.space.size // 2)
+        self._pairs = {}
+        for name in MATRICES:
+            largest, smallest = num_pairs(name, budget, here.num_classes)
+            self._pairs[name] = min(largest, most), min(smallest, most)
+        few = few_samples(risk, gradient_seconds)
+        self._hessian = self._gauss_newton = guessed_rates(few)
+        if set(wanted) - {POINT, "Gauss-Newton"}:
+            self._hessian = self._rates("Hessian", Hessian, few)
+        if {"Gauss-Newton", LAYERS} & set(wanted):
+            self._gauss_newton = self._rates("Gauss-Newton", GaussNewton, few)
+
+    def _rates(self, name: str, kind: type[GaussNewton | Hessian], few: Few) -> Rates:
+        pairs, size = self._pairs[name], self._risk.space.size
+        expected = spectrum_products(name, self._budget, pairs, size)
+        try:
+            matrix = kind(few.risk, num_products=expected)
+            return rates(matrix, few, self._budget.num_probes)
+        except Exception as error:
+            if not can_do_without(error):
+                raise
+            return guessed_rates(few)  # the stage itself will say what is the matter
+
+    def plan(self, num_samples: int | None) -> Plan:
+        """Predict all stages."""
+        wanted = self._wanted
+        limit = capped_pairs(self._budget, self._here.num_classes)
+        spectra = any(name in MATRICES[:2] for name in wanted)
+        both = (self._hessian, self._gauss_newton)
+        vector = self._risk.space.size * torch.finfo(self._risk.dtype).bits // 8
+        kept = sum(sum(self._pairs[name]) for name in MATRICES if name in wanted) * vector
+        held = kept if self._risk.device.type == "cpu" else 0
+        return Plan(
+            status=Status(True, "Predicted from timed products."),
+            num_products=sum(rate.num_products for rate in both),
+            seed=0,
+            budget=self._budget,
+            stages=tuple(self._stage(name) for name in wanted),
+            memory_bytes=self._basis_bytes(vector) + held + max(rate.memory_bytes for rate in both),
+            disk_bytes=kept + vector,
+            num_parameters=self._risk.space.size,
+            device=str(self._risk.device),
+            limits=(limit,) if limit is not None and spectra else (),
+            num_samples=num_samples,
+        )
+
+    def _stage(self, name: str) -> Stage:
+        H, budget = self._hessian, self._budget
+        names = layer_names(self._risk)
+        if name == POINT:
+            return Stage(name, 0, self._gradient_seconds)
+        if name in MATRICES:
+            return self._spectrum(name, self._gauss_newton if name == "Gauss-Newton" else H)
+        if name == OTHERS:
+            again = self._spectrum("Hessian", H)
+            return Stage(name, again.num_products, again.seconds + self._gradient_seconds)
+        if name == LAYERS:
+            own, probes = eigsh_products(budget.num_layer_pairs), budget.num_layer_probes
+            # Each block is tested, made and compared anew, about as a matrix of the whole is.
+            each = self._gauss_newton.first
+            each += (own * H.alone + probes * H.shared) * _LAYER_SHARE
+            return Stage(name, len(names) * (own + probes), len(names) * each)
+        blocks = max(len(names), 1) * budget.num_block_probes
+        return Stage(BLOCKS, blocks, blocks * H.shared)
+
+    def _spectrum(self, name: str, rate: Rates) -> Stage:
+        """Predict both ends of a spectrum, and its density."""
+        size = self._risk.space.size
+        density = density_products(self._budget, size)
+        products = spectrum_products(name, self._budget, self._pairs[name], size)
+        seconds = rate.first + (products - density) * rate.alone + density * rate.shared
+        return Stage(name, products, seconds)
+
+    def _basis_bytes(self, vector: int) -> int:
+        """Predict what bases of eigenpairs and densities take, as `linalg` chooses them."""
+        k, steps = max(self._pairs["Hessian"]), self._budget.num_steps
+        pairs = min((4 * k + 40) * vector, max(_PAIRS_BYTES, (k + 4) * vector))
+        pairs += k * self._risk.space.size * 8
+        most = max(_DENSITY_BYTES, (steps + 1) * vector)
+        return max(pairs, min(steps * self._budget.num_probes * vector, most))

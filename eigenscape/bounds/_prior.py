@@ -1,8 +1,10 @@
 """What can be seen of a prior that must not depend on the data."""
 
+import hashlib
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +23,19 @@ _FITTED = 0.4
 
 
 def prior_vector(risk: EmpiricalRisk, prior: Prior, *, independent: bool) -> Tensor:
-    """Return w₀ (P,) float64, or refuse a prior that visibly depends on the data.
+    """Return w₀ (P,) float64, or refuse what is not from before a training of this model.
 
     Args:
         risk: Model with trained weights, loss and data.
         prior: A state dict or a file with one.
-        independent: Whether it was fitted to other data, and so may be good on these.
+        independent: Whether it was fitted to other data, and so may be of a later epoch.
 
     Returns:
         The prior mean.
 
     Raises:
-        InvalidArgumentError: If it does not fit, or depends on the data.
+        InvalidArgumentError: If it does not fit, is of a later epoch, or the model has constants
+            that training changed.
         NonFiniteError: If weights are NaN or infinite.
     """
     state = _state(prior, independent)
@@ -51,19 +54,58 @@ def prior_vector(risk: EmpiricalRisk, prior: Prior, *, independent: bool) -> Ten
                 f"{tuple(present[name].shape)}. Save it from the same model."
             )
     origin = risk.space.flatten({name: state[name].to(risk.device) for name in wanted}).double()
-    weights = risk.space.flatten(present).double()
-    for what, values in (("prior", origin), ("model", weights)):
-        if not bool(values.isfinite().all()):
-            raise NonFiniteError(f"The {what} has NaN or infinite weights.")
-    if torch.equal(origin, weights):
-        raise InvalidArgumentError(
-            "The prior equals the model's trained weights. A prior made from the data voids the "
-            "certificate: give the weights from before training (`fit(keep_epochs=(0,))`)."
+    if not bool(origin.isfinite().all()):
+        raise NonFiniteError(
+            "The prior has NaN or infinite weights. Give the weights from before training."
         )
     _require_same_constants(risk, state)
-    if not independent:
-        _require_unfitted(risk, origin)
     return origin
+
+
+def prior_sha256(names: Sequence[str], origin: Tensor) -> str:
+    """Return the SHA-256 of an initial point, in hex.
+
+    Args:
+        names: The parameters, in their order.
+        origin: w₀ (P,) float64.
+
+    Returns:
+        The digest of the names as JSON and of the numbers' bytes.
+    """
+    digest = hashlib.sha256(json.dumps(list(names)).encode())
+    digest.update(origin.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def require_unseen(task: Task, origin: Tensor, means: Tensor, *, independent: bool) -> None:
+    """Refuse a prior mean that the data visibly made.
+
+    Args:
+        task: The examples of the bound.
+        origin: w₀ (P,).
+        means: w (P,), the posterior's mean.
+        independent: Whether w₀ was fitted to other data, and so may be good on these.
+
+    Raises:
+        InvalidArgumentError: If w₀ is w, or classifies the data far better than a constant answer.
+    """
+    if torch.equal(origin, means.to(origin)):
+        raise InvalidArgumentError(
+            "The prior equals the posterior's mean, the trained weights. A prior made from the "
+            "data voids the certificate: give the weights from before training "
+            "(`fit(keep_epochs=(0,))`)."
+        )
+    if independent:
+        return
+    error = float(task.errors(origin.unsqueeze(0))[0])
+    constant = task.constant_error()
+    if error < _FITTED * constant:
+        raise InvalidArgumentError(
+            f"The prior's mean has an error of {error:.3g} on the data, a constant answer "
+            f"{constant:.3g}: it seems fitted to them, which voids the certificate. Give the "
+            "weights from before training; if they were fitted to other, independent data, say "
+            "so with prior_source='other data'."
+        )
 
 
 def _state(prior: Prior, independent: bool) -> dict[str, Tensor]:
@@ -126,18 +168,4 @@ def _require_same_constants(risk: EmpiricalRisk, state: Mapping[str, Tensor]) ->
             "it. The networks drawn would share a value made from the data, which voids the "
             "certificate. Put the prior's value into the model and train without changing it "
             "(batch statistics: use another normalisation)."
-        )
-
-
-def _require_unfitted(risk: EmpiricalRisk, origin: Tensor) -> None:
-    """Refuse a prior mean that classifies the data far better than a constant answer."""
-    task = Task(risk)
-    error = float(task.errors(origin.to(risk.dtype).unsqueeze(0))[0])
-    constant = task.constant_error()
-    if error < _FITTED * constant:
-        raise InvalidArgumentError(
-            f"The prior's mean has an error of {error:.3g} on the data, a constant answer "
-            f"{constant:.3g}: it seems fitted to them, which voids the certificate. Give the "
-            "weights from before training; if they were fitted to other, independent data, say "
-            "so with prior_source='other data'."
         )

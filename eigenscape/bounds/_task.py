@@ -138,12 +138,13 @@ class Task:
         """Return the error of networks (K, P), (K,) float64 on the device.
 
         Args:
-            rows: The networks.
+            rows: The networks; rounded to the model's dtype.
             index: Numbers (K, B) of the examples that each is judged on; by default all are.
 
         Returns:
             The share of these examples that are put into a wrong class.
         """
+        rows = rows.to(self._risk.device, self._risk.dtype)
         count = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
         with self._risk.evaluating():
             for x, y in self._pieces(index):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
+from eigenscape.bounds._prior import Prior, prior_vector
 from eigenscape.bounds._task import Task
 from eigenscape.bounds.kl import kl_inverse
 from eigenscape.bounds.pac_bayes import Certificate, pac_bayes_certificate
@@ -62,6 +63,7 @@ class NetworkCertificate(Record):
         self,
         risk: EmpiricalRisk,
         *,
+        prior: Prior | None = None,
         num_samples: int | None = None,
         networks_at_once: int = 8,
         seed: int | None = None,
@@ -70,12 +72,19 @@ class NetworkCertificate(Record):
         """Check the certificate against the data, with fresh draws from the posterior.
 
         Checked are: the examples and the constants by their checksums, n, the rotations, KL by
-        another formula in the basis, all arithmetic, and that fresh draws do not refute the bound
-        on the posterior's error (a right certificate is refuted with probability 10⁻³). The
-        model's own weights do not matter: networks come from the posterior.
+        another formula in the basis, all arithmetic, the prior as far as it can be seen, and that
+        fresh draws do not refute the bound on the posterior's error (a right certificate is refuted
+        with probability 10⁻³). The model's own weights do not matter: networks come from the
+        posterior.
+
+        Whoever made the certificate may have moved w₀ and its SHA-256 together. Only weights
+        from before training that you trust, or make again from their seed, show that: give them as
+        `prior`.
 
         Args:
             risk: The same model, loss and data.
+            prior: The model's `state_dict` from before training, or the file that holds it; w₀ must
+                be equal to it.
             num_samples: Fresh draws; by default as many as the certificate had. Each is judged on
                 as many examples as the certificate's were.
             networks_at_once: Networks evaluated together.
@@ -87,7 +96,8 @@ class NetworkCertificate(Record):
 
         Raises:
             EigenscapeError: If something is not as the certificate says.
-            InvalidArgumentError: If the seed is the certificate's own.
+            InvalidArgumentError: If the seed is the certificate's own, or the prior was made from
+                the data.
         """
         old, again = self.certificate, self.seed + 1 if seed is None else seed
         if again == self.seed:
@@ -109,6 +119,8 @@ class NetworkCertificate(Record):
                     f"The certificate's {name} is {said}, here it is {found}. Verify it with the "
                     "model and the data that it was made with."
                 )
+        if prior is not None:
+            self._require_prior(risk, prior)
         _require_rotations(self.posterior)
         divergence = _kl_again(self.posterior, old.prior_variance)
         if not math.isclose(old.kl, divergence, rel_tol=1e-8):
@@ -139,6 +151,18 @@ class NetworkCertificate(Record):
                 f"{old.error_bound:.4g}. It does not hold."
             )
         return fresh
+
+    def _require_prior(self, risk: EmpiricalRisk, prior: Prior) -> None:
+        """Refuse a certificate whose w₀ is not these weights."""
+        independent = self.posterior.prior_source == "other data"
+        trusted = prior_vector(risk, prior, independent=independent)
+        gap = float((self.posterior.prior_means.to(trusted) - trusted).abs().max())
+        if gap != 0.0:
+            raise InvalidArgumentError(
+                "`verify(prior=...)` must be the weights that the certificate's prior is centred "
+                f"at; they differ by up to {gap:.3g}. Give the weights from before this training; "
+                "if these are they, the prior was moved and the certificate is void."
+            )
 
 
 @full_precision()
@@ -191,7 +215,8 @@ def certify(
         The certificate, which holds with probability at least 1 − δ − δ'.
 
     Raises:
-        InvalidArgumentError: If a count or a probability is out of range.
+        InvalidArgumentError: If a count or a probability is out of range, or the prior was made
+            from the data.
         ShapeError: If the posterior is one of other parameters.
         EigenscapeError: If its rotations are not orthonormal.
         UnsupportedModelError: If the risk is no classification.
@@ -208,6 +233,7 @@ def certify(
         )
     _require_rotations(posterior)
     task, home = Task(risk), _moved(posterior, risk.device)
+    home.require_blind_prior(task)
     B = examples_per_draw
     if B is not None:
         require_count(B, "certify(examples_per_draw=...)", at_most=task.num_examples)
@@ -318,6 +344,7 @@ def _moved(posterior: Posterior, device: torch.device) -> Posterior:
         posterior.prior_means.to(place),
         posterior.prior_variance,
         posterior.prior_source,
+        posterior.prior_sha256,
         posterior.names,
     )
 

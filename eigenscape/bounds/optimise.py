@@ -15,6 +15,7 @@ import math
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -263,6 +264,9 @@ class _Session:
         last = float(history[-1, 0]) if self._done else math.nan
         done = f"{self._done} epochs; the bound is about {last:.4f}."
         basis, variances = self._steps.diagonal(self._basis)
+        columns: dict[str, Any] = {
+            name: history[:, number].clone() for number, name in enumerate(_HISTORY)
+        }
         return PosteriorFit(
             status=Status(True, done) if self._trouble is None else self._trouble,
             num_products=0,
@@ -276,7 +280,7 @@ class _Session:
             ),
             recipe=self._recipe,
             seconds=self._seconds,
-            **{name: history[:, number].clone() for number, name in enumerate(_HISTORY)},
+            **columns,
         )
 
     def _state(self) -> dict[str, Tensor]:

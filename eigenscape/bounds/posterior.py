@@ -18,7 +18,8 @@ from eigenscape.bounds._bases import (
     layer_rotations,
     parameter_groups,
 )
-from eigenscape.bounds._prior import Prior, prior_vector
+from eigenscape.bounds._prior import Prior, prior_sha256, prior_vector, require_unseen
+from eigenscape.bounds._task import Task
 from eigenscape.bounds.kl import gaussian_kl
 from eigenscape.errors import (
     InvalidArgumentError,
@@ -320,6 +321,8 @@ class Posterior:
         prior_means: w₀ (P,) float64.
         prior_variance: λ.
         prior_source: "initialisation" or "other data": what w₀ was made from, as you said.
+        prior_sha256: SHA-256 of the weights from before training, as they were given: `certify`
+            refuses a w₀ that is another.
         names: Names of the parameters, in their order.
     """
 
@@ -329,6 +332,7 @@ class Posterior:
     prior_means: Tensor
     prior_variance: float
     prior_source: str
+    prior_sha256: str
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -348,6 +352,27 @@ class Posterior:
             raise InvalidArgumentError("`Posterior(variances=...)` must all be above 0.")
         require_positive(self.prior_variance, "Posterior(prior_variance=...)")
         require_choice(self.prior_source, SOURCES, "Posterior(prior_source=...)")
+
+    def require_blind_prior(self, task: Task) -> None:
+        """Refuse a prior that visibly depends on the data. Cost: one pass over the data.
+
+        Args:
+            task: The examples of the bound.
+
+        Raises:
+            InvalidArgumentError: If w₀ is not the initial point that `prior_sha256` names, equals
+                w, or classifies the data well although it is from before training.
+        """
+        found = prior_sha256(self.names, self.prior_means)
+        if self.prior_sha256 != found:
+            raise InvalidArgumentError(
+                "The posterior's prior mean must be the initial point that it names, with SHA-256 "
+                f"{self.prior_sha256[:12]}…; it has {found[:12]}…. It was moved after the initial "
+                "weights were named, which voids the certificate. Make the posterior again with "
+                "`make_posterior` or `optimise_posterior`, from the weights before training."
+            )
+        independent = self.prior_source == "other data"
+        require_unseen(task, self.prior_means, self.means, independent=independent)
 
     def draw(self, noise: Tensor) -> Tensor:
         """Return w + Q(√s ∘ ξ) for standard normal ξ (P,) or (P, k), in float64."""
@@ -398,19 +423,25 @@ def make_posterior(
     require_choice(prior_source, SOURCES, "make_posterior(prior_source=...)")
     origin = prior_vector(risk, prior, independent=prior_source == "other data")
     means = risk.space.flatten(risk.parameters()).double()
+    if not bool(means.isfinite().all()):
+        raise NonFiniteError("The model has NaN or infinite weights. Train it again.")
+    names = tuple(risk.space.names)
     chosen = layer_basis(risk, "standard") if basis is None else basis
     exact = chosen.to(means)
     if variances is None:
         variances = weight_variances(exact.to_basis(means))
-    return Posterior(
+    posterior = Posterior(
         means=means,
         variances=variances.double(),
         basis=exact,
         prior_means=origin,
         prior_variance=prior_variance,
         prior_source=prior_source,
-        names=tuple(risk.space.names),
+        prior_sha256=prior_sha256(names, origin),
+        names=names,
     )
+    posterior.require_blind_prior(Task(risk))
+    return posterior
 
 
 def weight_variances(coordinates: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """The steps that `analyze` and `demo` share: plan, run, save, and say what was found."""
 
+import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,27 +20,41 @@ if TYPE_CHECKING:
 
 # A plan that takes longer than this is confirmed first, where someone can be asked.
 _ASK_ABOVE_SECONDS = 600.0
+# What ten figures in two formats and the report take on two cores.
+_REPORT_SECONDS = 10.0
 
 
-def make_plan(screen: Screen, risk: "EmpiricalRisk", budget: str) -> "Plan":
-    """Predict the cost of an analysis, and show it."""
+def make_plan(
+    screen: Screen,
+    risk: "EmpiricalRisk",
+    budget: str,
+    *,
+    num_pairs: int | None = None,
+    stages: Sequence[str] | None = None,
+) -> "Plan":
+    """Predict the cost of an analysis with its report, and show it."""
     from eigenscape.analyses import plan_analysis
 
     with Watch(screen, "timing a few products"):
-        plan = plan_analysis(risk, budget=budget)
-    stages = plan.stages
+        plan = plan_analysis(risk, budget=budget, num_pairs=num_pairs, stages=stages)
+    plan = dataclasses.replace(plan, report_seconds=_REPORT_SECONDS)
+    rows = [(s.name, s.num_products, duration(s.seconds)) for s in plan.stages]
+    rows.append(("figures and report", 0, duration(plan.report_seconds)))
+    names = ("stage", "products", "predicted time")
     screen.table(
-        {
-            "stage": [stage.name for stage in stages],
-            "products": [stage.num_products for stage in stages],
-            "predicted time": [duration(stage.seconds) for stage in stages],
-        },
+        {name: [row[place] for row in rows] for place, name in enumerate(names)},
         title=f"Plan, budget '{plan.budget.name}'",
     )
     screen.say(
-        f"Predicted: {duration(plan.seconds)} on {plan.device}, {size(plan.memory_bytes)} of "
-        f"memory beside model and data, {size(plan.disk_bytes)} on disk."
+        f"Predicted: {duration(plan.seconds)} on {plan.device}, and {duration(screen.seconds)} "
+        f"until now; {size(plan.memory_bytes)} of memory beside model and data, "
+        f"{size(plan.disk_bytes)} on disk."
     )
+    if plan.num_samples is not None:
+        screen.say(
+            f"It looks at {plan.num_samples} of {risk.num_samples} samples, and as many others."
+        )
+    screen.list(plan.limits)
     return plan
 
 
@@ -69,6 +84,7 @@ def run_analysis(
     description: Mapping[str, str],
     seed: int,
     checkpoint: Path | None,
+    ignore_limits: bool = False,
 ) -> "Analysis":
     """Run what was planned, showing progress."""
     from eigenscape.analyses import analyze
@@ -82,6 +98,7 @@ def run_analysis(
             description=description,
             seed=seed,
             checkpoint=checkpoint,
+            ignore_limits=ignore_limits,
             progress=watch,
         )
 
@@ -115,6 +132,10 @@ def tell(screen: Screen, analysis: "Analysis", folder: Path, *, open_report: boo
     screen.table(analysis.columns(), title="Key numbers")
     if not analysis.status:
         screen.note(f"Not everything converged. {analysis.status}")
+    for name, reason in analysis.failures.items():
+        screen.note(f"Failed, {name}: {reason}")
+    for doubt in analysis.remarks()[1:]:
+        screen.note(doubt)
     if screen.quiet:
         screen.result(str(folder))
     elif report.is_file():

@@ -21,6 +21,8 @@ from eigenscape.errors import EigenscapeError, RankError, RunError
 RUNS = Path("runs")
 # `save_run` knows this folder as an unfinished run, and removes it when the run is complete.
 _CHECKPOINT, _KEY, _MANIFEST = "checkpoint", "key.json", "run.json"
+# A part of an analysis that is quickly made again.
+_TRIFLE = "loss-and-gradient"
 
 
 @dataclass(frozen=True)
@@ -58,18 +60,14 @@ class Place:
         content = {"settings": self.settings, "command": self.command}
         write_bytes(own / _KEY, json.dumps(content, indent=1, sort_keys=True).encode())
 
-    @contextmanager
-    def begun(self) -> Iterator[None]:
-        """Begin; if what follows is refused before it has saved anything, leave nothing behind."""
-        fresh = not self.folder.exists()
-        self.begin()
-        try:
-            yield
-        except EigenscapeError:
-            own = self.folder / _CHECKPOINT
-            if [path.name for path in own.iterdir()] == [_KEY]:
-                shutil.rmtree(self.folder if fresh else own)
-            raise
+    def forget_if_empty(self) -> None:
+        """Leave nothing behind of a run that has kept nothing, or nothing but the loss."""
+        own = self.folder / _CHECKPOINT
+        files = [path for path in own.rglob("*") if path.is_file() and path.name != _KEY]
+        if own.exists() and all(path.stem == _TRIFLE for path in files):
+            shutil.rmtree(own, ignore_errors=True)
+            if not any(self.folder.iterdir()):
+                self.folder.rmdir()
 
 
 def claim(folder: Path, *, settings: dict[str, Any], command: str, overwrite: bool) -> Place:
@@ -101,12 +99,13 @@ def claim(folder: Path, *, settings: dict[str, Any], command: str, overwrite: bo
             f"({_difference(before.get('settings'), settings)}). Continue it with\n\n"
             f"  {before.get('command')}\n\nor choose another `--out`, or add `--overwrite`."
         )
-    if is_run and not overwrite:
+    if is_run and not (overwrite or resumed):
         raise RunError(
             f"`--out {folder}` holds a finished run. Choose another folder, or replace it with "
             "`--overwrite`."
         )
-    return Place(folder, settings, command, overwrite, resumed)
+    # Only with `--overwrite` does a run begin where a finished one is, and it goes on without.
+    return Place(folder, settings, command, overwrite or resumed, resumed)
 
 
 def unfinished(folder: Path) -> dict[str, Any] | None:
@@ -120,7 +119,7 @@ def unfinished(folder: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def resumable(screen: Screen, place: Place) -> Iterator[None]:
-    """On Ctrl-C, and where a process was lost, say how to go on.
+    """On Ctrl-C, and where a process was lost, say how to go on; clean up after a refusal.
 
     Args:
         screen: Where to say it.
@@ -131,24 +130,33 @@ def resumable(screen: Screen, place: Place) -> Iterator[None]:
 
     Raises:
         Exit: With the exit code of an interruption, or of a refusal.
+        EigenscapeError: As it came.
     """
+    kept = place.folder / _CHECKPOINT
+
+    def say_how() -> None:
+        again = " --overwrite" if place.overwrite and not kept.exists() else ""
+        if not screen.silent:
+            screen.err.print(f"\n  {place.command}{again}\n", soft_wrap=True)
+
     try:
         yield
     except KeyboardInterrupt:
-        kept = place.folder / _CHECKPOINT
         screen.error(
             f"Interrupted. What was finished is kept in '{kept}'. Continue with"
             if kept.exists()
             else "Interrupted before anything was computed. Start again with"
         )
-        if not screen.silent:
-            screen.err.print(f"\n  {place.command}\n", soft_wrap=True)
+        say_how()
         raise typer.Exit(INTERRUPTED) from None
     except RankError as error:
         screen.error(str(error), aloud=True)
-        if not screen.silent:
-            screen.err.print(f"\n  {place.command}\n", soft_wrap=True)
+        say_how()
         raise typer.Exit(REFUSED) from None
+    except EigenscapeError:
+        if not screen.silent:  # one process of many
+            place.forget_if_empty()
+        raise
 
 
 def default_folder(*names: str) -> Path:
@@ -178,6 +186,8 @@ def find_run(name: str) -> Path:
 def command_line(ctx: typer.Context, **changed: object) -> str:
     """Write the command line again, with some options changed or added.
 
+    `--overwrite` is left out: a line that is kept must not replace a run when it is used again.
+
     Args:
         ctx: Of the command that runs.
         **changed: Options by their Python names.
@@ -185,6 +195,7 @@ def command_line(ctx: typer.Context, **changed: object) -> str:
     Returns:
         A line for a shell.
     """
+    changed = {"overwrite": None, **changed}
     words, given = ctx.command_path.split(), {}
     if (count := os.environ.get("LOCAL_WORLD_SIZE", "1")) != "1":
         words = ["torchrun", f"--nproc-per-node={count}", "-m", "eigenscape", *words[-1:]]

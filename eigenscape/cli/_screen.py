@@ -1,6 +1,7 @@
 """What the command line prints: sentences, tables, and nothing that a pipe could not read."""
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -26,7 +27,13 @@ class Screen:
             silent: Print nothing: another process of the same command does the talking.
         """
         self.quiet, self.silent = quiet or silent, silent
+        self._started = time.monotonic()
         self.out, self.err = _console(stderr=False), _console(stderr=True)
+
+    @property
+    def seconds(self) -> float:
+        """How long the verb has run."""
+        return time.monotonic() - self._started
 
     def say(self, text: str = "", *, bold: bool = False) -> None:
         """Print sentences, unless quiet."""

@@ -1,5 +1,6 @@
 """From what stands on the command line to a model, data and a loss."""
 
+import inspect
 import math
 import random
 import re
@@ -23,8 +24,16 @@ if TYPE_CHECKING:
 
     from eigenscape.batches import Batch
     from eigenscape.losses import Loss
+    from eigenscape.risk import EmpiricalRisk
 
-LOSSES = ("cross-entropy", "squared-error", "binary-cross-entropy")
+LOSSES = (
+    "cross-entropy",
+    "next-token",
+    "same-token",
+    "squared-error",
+    "binary-cross-entropy",
+    "model",
+)
 
 
 def seed_everything(seed: int) -> None:
@@ -164,7 +173,7 @@ def choose_loss(
     """Return the loss of that name, or the one that the targets suggest.
 
     Args:
-        name: One of `LOSSES`, or None to guess.
+        name: One of `LOSSES`, `file.py:function`, or None to guess.
         model: In its place.
         data: What it is evaluated on.
         device: Where the model is.
@@ -175,13 +184,71 @@ def choose_loss(
     Raises:
         InvalidArgumentError: If it cannot be guessed.
     """
-    from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-
-    makers = dict(zip(LOSSES, (CrossEntropy, SquaredError, BinaryCrossEntropy), strict=True))
+    if name is not None and is_reference(name):
+        return _users_loss(name), name
     if name is not None:
-        return makers[require_choice(name, LOSSES, "--loss")](), name
+        return _make_loss(require_choice(name, LOSSES, "--loss")), name
     guess, why = _guess(model, first_batch(data, device, _dtype(model)))
-    return makers[guess](), f"{guess} (guessed: {why}; `--loss` says otherwise)"
+    return _make_loss(guess), f"{guess} (guessed: {why}; `--loss` says otherwise)"
+
+
+def describe_loss(said: str, risk: "EmpiricalRisk", *, guessed: bool) -> str:
+    """Say which loss is used, and how it stands to the one that the model returns itself.
+
+    Args:
+        said: What is known of it already.
+        risk: It has settled what the loss leaves open.
+        guessed: Whether nobody chose it.
+
+    Returns:
+        The text.
+
+    Raises:
+        InvalidArgumentError: If a guess disagrees with the model's own loss.
+    """
+    choice = risk.loss_choice
+    if choice is None:
+        return said
+    if guessed and choice.difference:
+        raise InvalidArgumentError(f"The loss was guessed, {said}. {choice.difference}")
+    return "; ".join(filter(None, (said, choice.note, choice.difference)))
+
+
+def _make_loss(name: str) -> "Loss":
+    from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+    from eigenscape.model_loss import ModelLoss
+
+    losses = (
+        CrossEntropy(),
+        CrossEntropy(next_token=True),
+        CrossEntropy(next_token=False),
+        SquaredError(),
+        BinaryCrossEntropy(),
+        ModelLoss(),
+    )
+    return dict(zip(LOSSES, losses, strict=True))[name]
+
+
+def _users_loss(reference: str) -> "Loss":
+    """Return a loss of the user's own: a function of (output, target), or a function that makes it.
+
+    A class is called without arguments, too.
+    """
+    from eigenscape.losses import as_loss
+
+    return as_loss(call(reference, "--loss", ready=_takes_output_and_target))
+
+
+def _takes_output_and_target(value: Any) -> bool:
+    if isinstance(value, type) or not callable(value):
+        return not callable(value)
+    try:
+        inspect.signature(value).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # one that Python cannot look into
+        pass
+    return True
 
 
 def first_batch(data: object, device: "torch.device", dtype: "torch.dtype") -> "Batch":
@@ -240,20 +307,31 @@ def _guess(model: "nn.Module", batch: "Batch") -> tuple[str, str]:
     import torch
     from torch import Tensor
 
+    from eigenscape.batches import logits_of
+    from eigenscape.model_loss import label_keyword, makes_decoder_inputs
+    from eigenscape.parameters import eval_mode
+
     target = batch.target
-    choose = f"Choose one with `--loss`: {', '.join(LOSSES)}."
+    choose = f"Choose one with `--loss`: {', '.join(LOSSES)}, or file.py:function."
     if not isinstance(target, Tensor):
         what = "have no targets" if target is None else f"have {type(target).__name__} targets"
         raise InvalidArgumentError(f"The loss cannot be guessed: the data {what}. {choose}")
     if not target.is_floating_point() and target.dtype != torch.bool:
         return "cross-entropy", "the targets are whole numbers"
-    was_training = model.training
-    with torch.no_grad(), users_own("The model could not be evaluated on the first batch"):
-        output = model.eval()(*batch.args, **batch.kwargs)
-    model.train(was_training)
+    keyword = label_keyword(model, batch)
+    if makes_decoder_inputs(model, batch):
+        batch = batch.labelled(keyword)
+    with (
+        torch.no_grad(),
+        eval_mode(model),
+        users_own("The model could not be evaluated on the first batch"),
+    ):
+        output = logits_of(model(*batch.args, **batch.kwargs))
     shape = tuple(output.shape) if isinstance(output, Tensor) else None
     if target.is_floating_point() and shape == tuple(target.shape):
         return "squared-error", "the targets are real numbers, shaped like the output"
+    if keyword is not None:
+        return "model", "the model takes labels"
     got = shape or f"a {type(output).__name__}"
     raise InvalidArgumentError(
         f"The loss cannot be guessed: targets are {target.dtype} of shape {tuple(target.shape)}, "

@@ -49,12 +49,16 @@ Out = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")]
 LossName = Annotated[
-    Literal["cross-entropy", "squared-error", "binary-cross-entropy"] | None,
-    typer.Option(help="The loss [default: guessed from the targets]."),
+    str | None,
+    typer.Option(
+        metavar="LOSS",
+        help="cross-entropy, next-token, same-token, squared-error, binary-cross-entropy; model, "
+        "for what the model returns; or file.py:function [default: guessed].",
+    ),
 ]
 
 # What names a run and how it is shown, not what its numbers are.
-_NO_SETTINGS = ("ctx", "out", "yes", "overwrite", "open_report", "quiet", "debug")
+_NO_SETTINGS = ("ctx", "out", "yes", "overwrite", "ignore_limits", "open_report", "quiet", "debug")
 
 
 def analyze(
@@ -86,8 +90,25 @@ def analyze(
     ] = None,
     init: Init = "pytorch",
     budget: Annotated[
-        Literal["quick", "standard", "thorough"], typer.Option(help="How much to compute.")
+        Literal["first-look", "quick", "standard", "thorough"],
+        typer.Option(help="How much to compute; first-look takes a minute, on some samples."),
     ] = "standard",
+    num_pairs: Annotated[
+        int | None,
+        typer.Option(help="Largest eigenpairs of each matrix [default: the budget's].", min=1),
+    ] = None,
+    stages: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART",
+            help="Compute these parts only: hessian, gauss-newton, residual, layers, block-norms; "
+            "repeatable, or with commas.",
+        ),
+    ] = None,
+    ignore_limits: Annotated[
+        bool,
+        typer.Option("--ignore-limits", help="Start even if memory or disk will not be enough."),
+    ] = False,
     batch_size: Annotated[
         int | None,
         typer.Option(help="Most samples at a time; changes memory, no answer.", min=1),
@@ -113,10 +134,13 @@ def analyze(
     Examples:
       eigenscape analyze my_net.py:build --data my_net.py:loader -c net.safetensors
       eigenscape analyze F-200^2 --data mnist --samples 5000 --budget quick
+      eigenscape analyze my_gpt.py:build --data my_gpt.py:text --budget first-look
+      eigenscape analyze my_net.py:build --data my_net.py:loader --stages hessian,layers
       eigenscape analyze LeNet5 --data mnist -c runs/my-training --device cuda
       torchrun --nproc-per-node=4 -m eigenscape analyze LeNet5 --data mnist
 
-    Interrupted with Ctrl-C, the same command continues where it was.
+    A part that fails costs no other; the report says which failed and why. Interrupted with Ctrl-C,
+    the same command continues where it was.
     """
     from eigenscape.cli._subject import choose_device
     from eigenscape.distributed import join
@@ -136,7 +160,8 @@ def analyze(
             place = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
         with _runs.resumable(screen, place):
             risk, facts = find(screen, settings, ranks)
-            plan = _analysis.make_plan(screen, risk, budget)
+            parts = [name for given in stages or () for name in given.split(",")] or None
+            plan = _analysis.make_plan(screen, risk, budget, num_pairs=num_pairs, stages=parts)
             _analysis.confirm(plan, yes=yes)
             if place.resumed:
                 screen.say(f"Resuming the unfinished run in {folder}; what it finished is kept.")
@@ -151,11 +176,12 @@ def analyze(
                 description=facts,
                 seed=seed,
                 checkpoint=place.checkpoint,
+                ignore_limits=ignore_limits,
             )
             with ranks.together():
                 if ranks.is_first:
                     noted = {**settings, "command": command}
-                    _analysis.save(screen, analysis, folder, noted, overwrite=overwrite)
+                    _analysis.save(screen, analysis, folder, noted, overwrite=place.overwrite)
     if ranks.is_first:
         _analysis.tell(screen, analysis, folder, open_report=open_report)
 
@@ -204,7 +230,7 @@ def find(
         "model": f"{settings['model']}, {type(model).__name__} with {chosen}{total:,} parameters",
         "weights": weights,
         "data": _subject.describe_data(data, settings["data"], risk.num_samples),
-        "loss": said,
+        "loss": _subject.describe_loss(said, risk, guessed=settings["loss"] is None),
         "device": f"{risk.device}, {str(risk.dtype).removeprefix('torch.')}{shared}",
     }
     screen.facts(facts)

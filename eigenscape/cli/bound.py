@@ -130,7 +130,8 @@ def bound(
     place = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
     with _runs.resumable(screen, place):
         found, converged = _compute(screen, settings, origin, place)
-        _analysis.save(screen, found, folder, {**settings, "command": command}, overwrite=overwrite)
+        noted = {**settings, "command": command}
+        _analysis.save(screen, found, folder, noted, overwrite=place.overwrite)
     _tell(screen, found, folder)
     if not converged:
         raise typer.Exit(NOT_CONVERGED)
@@ -230,7 +231,8 @@ def _compute(
     )
     if place.resumed:
         screen.say(f"Resuming the unfinished run in {place.folder}.")
-    with place.begun(), Watch(screen, "optimising") as watch:
+    place.begin()
+    with Watch(screen, "optimising") as watch:
         fit = optimise_posterior(
             risk,
             prior,

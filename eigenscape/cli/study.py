@@ -118,7 +118,7 @@ def study(
             workshop = Workshop(networks, chosen, settings["data_dir"], _then_measuring(watch))
             result = run_study(STUDIES[name], workshop, scale=scale, own=own)
         noted = {**settings, "command": command}
-        _analysis.save(screen, result, folder, noted, overwrite=overwrite)
+        _analysis.save(screen, result, folder, noted, overwrite=place.overwrite)
     if record is not None:
         write_result(result, record)
     _tell(screen, result, folder)

@@ -116,7 +116,7 @@ def train(
             )
         _move_in(place.checkpoint.with_name("weights"), folder / "weights")
         noted = {**settings, "command": command}
-        _analysis.save(screen, training, folder, noted, overwrite=overwrite)
+        _analysis.save(screen, training, folder, noted, overwrite=place.overwrite)
     _tell(screen, training, folder, settings)
     if not training.status:
         raise typer.Exit(NOT_CONVERGED)

@@ -1,6 +1,7 @@
 """`eigenscape verify`: check a kept certificate, with fresh draws."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -9,8 +10,8 @@ from eigenscape.cli._progress import Watch
 from eigenscape.cli._screen import Screen
 from eigenscape.cli._verb import Debug, Quiet
 from eigenscape.cli.analyze import Device
-from eigenscape.cli.bound import find_risk
-from eigenscape.errors import InvalidArgumentError
+from eigenscape.cli.bound import find_prior, find_risk
+from eigenscape.errors import FileError, InvalidArgumentError
 
 
 def verify(
@@ -19,6 +20,10 @@ def verify(
     ],
     draws: Annotated[
         int | None, typer.Option(help="Fresh networks [default: as many as it had].", min=1)
+    ] = None,
+    prior: Annotated[
+        Path | None,
+        typer.Option(help="The weights from before training [default: where the bound had them]."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of the fresh networks [default: the next one].")
@@ -30,8 +35,8 @@ def verify(
     """Check a certificate that `eigenscape bound` has kept.
 
     Model and data are loaded as they were for the bound, so run it in the same folder. Compared are
-    the data, the parameters that are not drawn, the divergence by another formula, all arithmetic,
-    and the error of fresh networks.
+    the data, the weights from before training, the parameters that are not drawn, the divergence by
+    another formula, all arithmetic, and the error of fresh networks.
 
     Examples:
       eigenscape verify runs/my-bound
@@ -52,14 +57,29 @@ def verify(
             f"'{folder}' holds no certificate made by `eigenscape bound`; it is a run of kind "
             f"'{found.kind}'. In Python, `read_run(folder).record.verify(risk)` checks any."
         )
+    first = prior or _first_weights(found.settings)
     risk = find_risk(screen, {**found.settings, "device": device})
     with Watch(screen, "drawing networks") as watch:
-        fresh = record.verify(risk, num_samples=draws, seed=seed, progress=watch)
+        fresh = record.verify(risk, prior=first, num_samples=draws, seed=seed, progress=watch)
     screen.facts(
         {
             "certificate": record.certificate.status,
             "fresh networks": f"{fresh.num_samples:,}, with an error of {fresh.error:.4g}; it says "
             f"at most {record.certificate.error_bound:.4g}",
+            "prior": f"equal to '{first}'; that these are from before training is your word",
         }
     )
     screen.result("Confirmed.")
+
+
+def _first_weights(settings: dict[str, Any]) -> Path:
+    """Return the file that the bound took its prior from."""
+    named, checkpoint = settings["prior"], Path(settings["checkpoint"])
+    place = find_prior(Path(named) if named else None, checkpoint, settings["weights_seed"])
+    if not place.is_file():
+        raise FileError(
+            f"`eigenscape verify` compares the prior with the weights from before training, and "
+            f"there is no '{place}' here. Name the file with `--prior`, or check the rest in "
+            "Python: `read_run(folder).record.verify(risk)`."
+        )
+    return place

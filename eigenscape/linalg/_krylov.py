@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.linalg._products import multiply
-from eigenscape.linear_operator import LinearOperator
+from eigenscape.linalg._units import InUnits
 from eigenscape.progress import Ticker
 
 # MINRES takes a column for inconsistent when its residual r has ‖Mr‖ below this part of ‖M‖‖r‖: no
@@ -40,7 +40,7 @@ class Problem:
     """The matrix A + δI with a budget of products, which it counts."""
 
     def __init__(
-        self, operator: LinearOperator, damping: float, max_products: int, ticker: Ticker
+        self, operator: InUnits, damping: float, max_products: int, ticker: Ticker
     ) -> None:
         self.operator = operator
         self.spent = 0
@@ -53,11 +53,11 @@ class Problem:
         return self._max_products - self.spent
 
     def multiply(self, X: Tensor) -> Tensor:
-        """Return (A + δI) X in float64."""
+        """Return (A + δI) X in float64, in the operator's unit."""
         Y = multiply(self.operator, X, "solve", batch=X.shape[1])
         self.spent += X.shape[1]
         self._ticker.tick(self.spent)
-        return Y.add_(X, alpha=self._damping)
+        return Y.add_(X, alpha=self._damping / self.operator.unit)
 
     def multiply_rounded(self, X: Tensor) -> Tensor:
         """Return (A + δI) X for X as it will be handed out, in the operator's dtype."""

@@ -1,15 +1,13 @@
-"""Products that are checked and counted alike by every algorithm, and the moments of samples.
+"""Products that are checked and counted alike by every algorithm.
 
-Letters: A the operator (m × n); X (n, k) columns; Y = A X; count, mean and M2 = Σ (s − mean)² the
-running moments of samples s.
+Letters: A the operator (m × n); X (n, k) columns; Y = A X.
 """
-
-import math
 
 import torch
 from torch import Tensor
 
 from eigenscape.errors import (
+    CheckpointError,
     NonFiniteError,
     NotSymmetricError,
     ShapeError,
@@ -73,6 +71,38 @@ def dots(A: Tensor, B: Tensor) -> Tensor:
     return total
 
 
+def sums_of(vector: Tensor) -> Tensor:
+    """Return 256 sums over the entries of a vector, which tell it from any other, in float64."""
+    places = torch.arange(len(vector), device=vector.device) % 256
+    sums = torch.zeros(256, dtype=torch.float64, device=vector.device)
+    return sums.index_add_(0, places, vector.double()).cpu()
+
+
+def require_same_product(operator: LinearOperator, vector: Tensor, expected: Tensor) -> None:
+    """Refuse to go on with an operator whose product is not that of an interrupted run.
+
+    Its product may round otherwise, as on another machine. What differs by more, however little,
+    is another matrix: other weights, or other data.
+
+    Args:
+        operator: The operator as it is now.
+        vector: A vector (n,) that the interrupted run has multiplied. Cost: one product.
+        expected: `sums_of` that product.
+
+    Raises:
+        CheckpointError: If they differ.
+    """
+    found = sums_of((operator @ vector[:, None].contiguous())[:, 0])
+    difference = float((found - expected).norm() / expected.norm().clamp_min(1e-300))
+    if difference <= torch.finfo(operator.dtype).eps ** 0.6 + operator.noise:
+        return
+    raise CheckpointError(
+        f"The checkpoint belongs to another operator: a product differs by {difference:.1e} of its "
+        "size from the one that was saved. Use another folder, or the same weights and data as "
+        "before."
+    )
+
+
 def unit_columns(operator: LinearOperator, index: Tensor) -> Tensor:
     """Return the columns of the identity with these numbers: (n, len(index))."""
     columns = torch.zeros(
@@ -89,45 +119,6 @@ def block_sums(entries: Tensor, labels: Tensor, num_blocks: int) -> Tensor:
     # Rows of no block go to one more row, which is cut off.
     sums.index_add_(0, labels.remainder(num_blocks + 1), entries)
     return sums[:num_blocks]
-
-
-class Moments:
-    """Running mean and standard error of samples in the last dimension, in float64."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._mean = torch.zeros((), dtype=torch.float64)
-        self._M2 = torch.zeros((), dtype=torch.float64)
-
-    def add(self, samples: Tensor) -> None:
-        """Take in samples (..., k).
-
-        Portions are merged by the pairwise update of Chan, Golub and LeVeque (1983): the textbook
-        E[s²] − E[s]² loses all digits where the spread is small beside the mean.
-        """
-        k = samples.shape[-1]
-        mean = samples.mean(-1)
-        M2 = (samples - mean[..., None]).square().sum(-1)
-        if self.count == 0:
-            self.count, self._mean, self._M2 = k, mean, M2
-            return
-        total = self.count + k
-        delta = mean - self._mean
-        self._M2 = self._M2 + M2 + delta.square() * (self.count * k / total)
-        self._mean = self._mean + delta * (k / total)
-        self.count = total
-
-    @property
-    def mean(self) -> Tensor:
-        """The mean of the samples so far."""
-        return self._mean
-
-    @property
-    def stderr(self) -> Tensor:
-        """The standard error of that mean; infinite before the second sample."""
-        if self.count < 2:
-            return torch.full_like(self._mean, math.inf)
-        return (self._M2 / (self.count - 1) / self.count).sqrt()
 
 
 def require_square(operator: LinearOperator, call: str) -> int:

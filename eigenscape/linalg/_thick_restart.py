@@ -11,15 +11,18 @@ step needs there comes in three transfers: after the product, after a pass of re
 and the length of each new direction.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 from eigenscape.dense import eigh
-from eigenscape.errors import CheckpointError, NonFiniteError
+from eigenscape.errors import NonFiniteError
 from eigenscape.linalg._basis import Basis
-from eigenscape.linalg._products import dots
+from eigenscape.linalg._copies import chances_to_miss, copies_seen
+from eigenscape.linalg._products import dots, require_same_product, sums_of
+from eigenscape.linalg._units import InUnits
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linear_operator import LinearOperator
 
 # Ritz values of a basis of j vectors cost about j³: look at them once in j / _LOOK products.
 _LOOK = 32
@@ -33,7 +36,7 @@ class ThickRestart:
 
     def __init__(
         self,
-        operator: LinearOperator,
+        operator: InUnits,
         k: int,
         which: str,
         tolerance: float,
@@ -45,17 +48,29 @@ class ThickRestart:
         self._operator, self._k, self._which = operator, k, which
         self._tolerance, self._capacity, self._block = tolerance, basis.capacity, block_size
         self._seed, self._drawn = seed, block_size
-        self.num_products = 0
+        self.num_products, self.repeats = 0, False  # whether a look has met a missed copy
         self._eps, self._noise = torch.finfo(operator.dtype).eps, operator.noise
         self._basis = basis
         self.F, _, _ = _orthonormal_rows(start, floor=0.0)
-        self._first, self._first_quotient = self.F[:1], torch.zeros(())
+        self._first, self._first_product = self.F[0], torch.zeros(256, dtype=torch.float64)
+        self._S = torch.zeros(self.F.shape[0], 0, dtype=torch.float64)  # the start on the basis
         self._H = torch.zeros(0, 0, dtype=torch.float64)
         self._C = torch.zeros(self.F.shape[0], 0, dtype=torch.float64)
         self._theta = torch.zeros(0, dtype=torch.float64)
         self._Y = torch.zeros(0, 0, dtype=torch.float64)
         self._stale = 0  # products since Ritz values were last computed
+        self._look = 0  # size of the basis when the last random vector joined
         self._fresh = False  # whether a random vector waits to be multiplied
+
+    @property
+    def size(self) -> int:
+        """The dimension n."""
+        return self._operator.space.size
+
+    @property
+    def block_size(self) -> int:
+        """Vectors multiplied per step."""
+        return self._block
 
     @property
     def _j(self) -> int:
@@ -83,7 +98,10 @@ class ThickRestart:
         known = self._C[chosen]  # = P A Vᵀ, by symmetry
         own = (own + own.T) / 2
         if j == 0:
-            self._first_quotient = own[0, 0]
+            self._first_product = sums_of(W[0])
+            self._S = torch.eye(self._S.shape[0], P.shape[0], dtype=torch.float64)
+        else:
+            self._S = torch.nn.functional.pad(self._S, (0, P.shape[0]))
         W = W - own.to(W, non_blocking=True) @ P
         W = W - self._basis.combine(known)
         self._basis.append(P)
@@ -118,7 +136,7 @@ class ThickRestart:
             fresh, _, _ = self._removed(fresh, rest)
         # What was unit before and is short now was rounding.
         clean, _, chosen = _orthonormal_rows(fresh, floor=0.5)
-        room = self._operator.space.size - self._j - rest.shape[0]
+        room = self.size - self._j - rest.shape[0]
         return clean[:room], R[chosen[:room]]
 
     def _orthogonal(self, W: Tensor, rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -214,9 +232,7 @@ class ThickRestart:
         """
         self.refresh()
         wanted = self._wanted()
-        others = torch.ones(self._j, dtype=torch.bool)
-        others[wanted] = False
-        theta, radius = self._theta[others], (self._C @ self._Y[:, others]).norm(dim=0)
+        theta, radius = self._others()
         if self._which == "magnitude":
             return bool((theta.abs() + radius > self._theta[wanted].abs().min()).any())
         above = self._theta[wanted[: self._k]].min()
@@ -228,6 +244,69 @@ class ThickRestart:
             return bool(enters_bottom.any())
         return bool((enters_top | enters_bottom).any())
 
+    def _others(self) -> tuple[Tensor, Tensor]:
+        """Return the Ritz values that are not wanted, and their residuals."""
+        others = torch.ones(self._j, dtype=torch.bool)
+        others[self._wanted()] = False
+        return self._theta[others], (self._C @ self._Y[:, others]).norm(dim=0)
+
+    def _farthest(self) -> Tensor:
+        """Return the position of the pair that reaches farthest of those that are not wanted."""
+        reach = (self._C @ self._Y).norm(dim=0)
+        signs = {"largest": self._theta, "smallest": -self._theta}
+        reach = reach + signs.get(self._which, self._theta.abs())
+        reach[self._wanted()] = -math.inf
+        position: Tensor = reach.argmax()[None]
+        return position
+
+    def copies_seen(self) -> tuple[float, float]:
+        """Say how many eigenvectors the random start saw where the wanted ones were found.
+
+        Returns:
+            See `_copies.copies_seen`.
+        """
+        wanted, b = self._wanted(), self._S.shape[0]
+        share = float((self._S @ self._Y[:, wanted]).square().sum()) * self.size
+        return copies_seen(share, wanted.numel(), b)
+
+    def chances_to_miss(self, looked: int, planned: int) -> Tensor:
+        """Bound the probabilities that another pair is beyond each of the wanted ones.
+
+        Such a pair lies in the basis, and then a Ritz value with its residual reaches as far; or it
+        is for the random vector to meet.
+
+        Args:
+            looked: Products since the look began.
+            planned: Products when it will end; if they are more, it is assumed to meet no larger
+                value until then, and residuals to vanish.
+
+        Returns:
+            The bounds, in the order of the pairs; 1 where nothing can be said.
+        """
+        self.refresh()
+        wanted, first = self._theta[self._wanted()], self._j - looked
+        if looked == 0 or first < self._look:  # a restart has mixed them with the others
+            return torch.ones_like(wanted)
+        seen = torch.linalg.eigvalsh(self._H[first:, first:])
+        if planned == looked:
+            theta, radius = self._others()
+            seen = torch.cat([seen, theta + radius, theta - radius])
+        return chances_to_miss(
+            wanted,
+            self._which,
+            met=(float(seen.min()), float(seen.max())),
+            spread=(float(self._theta[0]), float(self._theta[-1])),
+            size=self.size,
+            num_steps=planned // self._block,
+        )
+
+    def widen(self, block_size: int) -> None:
+        """From now on multiply blocks of so many vectors, with new random ones among them."""
+        most = (self._capacity - self._needed - 2) // 2
+        for _ in range(min(block_size, most) - self._block):
+            self.add_random()
+            self._block += 1
+
     def same_values(self, seen: Tensor | None) -> bool:
         """Say whether the wanted values are still those seen before, to the tolerance."""
         now = self.wanted_values()
@@ -238,16 +317,18 @@ class ThickRestart:
 
     def _choose(self, probing: bool) -> list[int]:
         f = self.F.shape[0]
-        if probing:  # follow the random vector: what its last product brought, or itself at first
-            last = self._C[:, -1].abs()
-            return [int(last.argmax())] if float(last.max()) > 0 and not self._fresh else [f - 1]
+        if probing:  # the random vector, then what each product of the look brought anew
+            return [f - 1]
         if self._j == 0:  # the starting vectors go together
             return list(range(min(f, self._capacity)))
         b = min(self._block, f, self._capacity - self._j)
         if b == f:
             return list(range(f))
         self.refresh()
-        lean = self._C @ self._Y[:, self._unconverged()] if self._C.numel() else self._C
+        pairs = self._unconverged()
+        if pairs.numel() == 0 and self._j > self._needed:
+            pairs = self._farthest()
+        lean = self._C @ self._Y[:, pairs] if self._C.numel() else self._C
         strength = lean.norm(dim=1) if lean.numel() else torch.zeros(f, dtype=torch.float64)
         # Ties (all zero before anything is known) go to the newest vectors.
         strength = strength + torch.arange(f) * 1e-300
@@ -262,7 +343,7 @@ class ThickRestart:
         Returns:
             Whether there was room for one.
         """
-        if self._j >= self._operator.space.size:
+        if self._j >= self.size:
             return False
         r = draw_probes(self._operator, 1, seed=self._seed, kind="gaussian", first=self._drawn).T
         self._drawn += 1
@@ -279,12 +360,12 @@ class ThickRestart:
             u = torch.cat([u, length.reshape(1, 1)], dim=1)
         turn = torch.linalg.qr(u.T, mode="complete")[0].flip(1).T  # its last row is ±u, of length 1
         self.F, self._C = turn.to(F) @ F, turn @ C
-        self._fresh = True
+        self._fresh, self._look = True, self._j
         return True
 
     def is_full(self) -> bool:
         """Say whether the next step has no room."""
-        return self._j >= self._capacity and self._j < self._operator.space.size
+        return self._j >= self._capacity and self._j < self.size
 
     def restart(self) -> None:
         """Keep the wanted Ritz vectors and half of the rest, nearest to them in order."""
@@ -295,7 +376,8 @@ class ThickRestart:
         Y = self._Y[:, keep]
         self._basis.rotate(Y)
         self._H = torch.diag(self._theta[keep])
-        self._C = self._C @ Y
+        self._C, self._S = self._C @ Y, self._S @ Y
+        self._look = self._capacity
         self._ritz()
 
     def piece(self) -> dict[str, Tensor]:
@@ -305,25 +387,23 @@ class ThickRestart:
             "F": self.F,
             "H": self._H,
             "C": self._C,
-            "counts": torch.tensor([self.num_products, self._drawn]),
-            "first_quotient": self._first_quotient,
+            "S": self._S,
+            "counts": torch.tensor([self.num_products, self._drawn, self._block, self.repeats]),
+            "first_product": self._first_product,
+            "unit": torch.tensor(self._operator.unit, dtype=torch.float64),
         }
 
     def restore(self, piece: dict[str, Tensor]) -> None:
         """Take over a saved state, after one product that compares the operator with it."""
-        v, expected = self._first, piece["first_quotient"]
-        found = dots(v, (self._operator @ v.T.contiguous()).T)[0, 0].cpu()
-        if not abs(found - expected) <= self._eps**0.5 * piece["H"].abs().max():
-            raise CheckpointError(
-                f"The checkpoint belongs to another operator: its first product gave {expected:.6g}"
-                f", this operator gives {found:.6g}. Use another folder, or the same weights and "
-                "data as before."
-            )
-        self._first_quotient = expected
+        self._operator.adopt(float(piece["unit"]))
+        require_same_product(self._operator, self._first, piece["first_product"])
+        self._first_product = piece["first_product"]
         self._basis.append(piece["V"])
         self.F = piece["F"].to(self.F)
-        self._H, self._C = piece["H"], piece["C"]
-        self.num_products, self._drawn = (int(count) for count in piece["counts"])
+        self._H, self._C, self._S = piece["H"], piece["C"], piece["S"]
+        counts = (int(count) for count in piece["counts"])
+        self.num_products, self._drawn, self._block, repeats = counts
+        self.repeats = bool(repeats)
         self._ritz()
 
 

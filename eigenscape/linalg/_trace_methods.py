@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import require_choice, require_count
-from eigenscape.linalg._products import BATCH, Moments, multiply
+from eigenscape.linalg._few_samples import QuadraticSamples
+from eigenscape.linalg._products import BATCH, multiply
 from eigenscape.linalg._xtrace import new_directions, xtrace_from_products
 from eigenscape.linalg.probes import KINDS, draw_probes
 from eigenscape.linear_operator import LinearOperator
@@ -119,15 +120,15 @@ class Estimate:
 def run_hutchinson(
     operator: LinearOperator, method: Hutchinson, budget: int, seed: int, goal: Goal, ticker: Ticker
 ) -> Estimate:
-    moments = Moments()
-    while moments.count < budget:
-        size = min(method.batch, budget - moments.count)
-        V = draw_probes(operator, size, seed=seed, kind=method.kind, first=moments.count)
-        moments.add((V * multiply(operator, V, "trace", batch=method.batch)).sum(0))
-        ticker.tick(moments.count)
-        if goal.reached(float(moments.mean), float(moments.stderr), moments.count):
+    samples = QuadraticSamples(method.kind)
+    while samples.count < budget:
+        size = min(method.batch, budget - samples.count)
+        V = draw_probes(operator, size, seed=seed, kind=method.kind, first=samples.count)
+        samples.add(V, multiply(operator, V, "trace", batch=method.batch))
+        ticker.tick(samples.count)
+        if goal.reached(samples.value, samples.stderr, samples.count):
             break
-    return Estimate(float(moments.mean), float(moments.stderr), moments.count, moments.count)
+    return Estimate(samples.value, samples.stderr, samples.count, samples.count)
 
 
 def run_hutch_plus_plus(
@@ -148,21 +149,21 @@ def run_hutch_plus_plus(
     inside = float((Q * multiply(operator, Q, "trace", batch=method.batch)).sum())
     spent = sketched + Q.shape[1]
     ticker.tick(spent)
-    moments = Moments()
+    samples = QuadraticSamples("rademacher")
     value, stderr = inside, 0.0
     # A sketch of lower rank costs fewer products than planned; they go to the probes.
     while spent < budget:
         size = min(method.batch, budget - spent)
-        V = draw_probes(operator, size, seed=seed, first=sketched + moments.count)
-        Z = V - Q @ (Q.T @ V.to(torch.float64))
-        moments.add((Z * multiply(operator, Z, "trace", batch=method.batch)).sum(0))
+        V = draw_probes(operator, size, seed=seed, first=sketched + samples.count).double()
+        AZ = multiply(operator, V - Q @ (Q.T @ V), "trace", batch=method.batch)
+        samples.add(V, AZ - Q @ (Q.T @ AZ))
         spent += size
         ticker.tick(spent)
         # Given the sketch, the part inside is exact: all error is that of the probes.
-        value, stderr = inside + float(moments.mean), float(moments.stderr)
-        if goal.reached(value, stderr, moments.count):
+        value, stderr = inside + samples.value, samples.stderr
+        if goal.reached(value, stderr, samples.count):
             break
-    return Estimate(value, stderr, moments.count, spent)
+    return Estimate(value, stderr, samples.count, spent)
 
 
 def run_xtrace(

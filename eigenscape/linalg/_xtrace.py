@@ -20,11 +20,14 @@ is left is
 
     Cov(t_i, t_j) = E[(t_i − t_i^(j)) (t_j − t_j^(i))],
 
-exactly, and with s² the sample variance of the t_i, E[s²] = Var(t_i) − Cov(t_i, t_j), so
+exactly, and
 
-    Var(mean) = E[s²]/m + Cov(t_i, t_j).
+    Var(mean) = Var(t_i)/m + (1 − 1/m) Cov(t_i, t_j).
 
-Both terms are estimated from numbers that are already there: no product is spent on the error.
+Given the other probes t_i varies as a Hutchinson sample does in the d = n − rank P_i dimensions
+that they leave, so Var(t_i) = 2 E‖(I − P_i) A z_i − (z_iᵀAz_i/d) z_i‖² for z_i of length √d: each
+probe shows it by n entries, where the spread of few t_i would be a guess. Both terms are estimated
+from numbers that are already there: no product is spent on the error.
 """
 
 import math
@@ -32,6 +35,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from eigenscape.linalg._few_samples import widening
 
 # A probe is essential to the range if its leverage in R is 1. Where m > rank, none is, and
 # leverages fall below 1 by far more than this.
@@ -47,6 +52,7 @@ class LeaveOneOut:
         traces: tr(P_i A) (m,).
         squares: z_iᵀ A z_i (m,).
         lengths: z_iᵀ z_i (m,).
+        variances: Of each t_i, given the other probes (m,).
         missing: s_i as columns (r, m), zero for a probe that the others can replace.
     """
 
@@ -54,6 +60,7 @@ class LeaveOneOut:
     traces: Tensor
     squares: Tensor
     lengths: Tensor
+    variances: Tensor
     missing: Tensor
 
 
@@ -97,13 +104,12 @@ def xtrace_from_products(Omega: Tensor, Y: Tensor, Q: Tensor, G: Tensor) -> tupl
     # accuracy; t_i^(j) divides by them where the spectrum falls steeply.
     Q, G = Q @ U, G @ U
     one = _leave_one_out(Omega, Y, Q, G, Vh / sigma[:, None], Vh)
-    t = one.estimates
-    mean = t.mean()
-    spread = (t - mean).square().sum() / (m - 1)
+    own = float(one.variances.mean())
     shared = _covariance(one, Q.T @ G, Q.T @ Omega, _cross(Omega, Y, Q, G, one), n)
-    # The covariance is estimated without bias and may come out below 0 by chance. Cut there, the
-    # standard error errs on the large side.
-    return float(mean), math.sqrt(float(spread) / m + max(shared, 0.0))
+    # The covariance is estimated without bias and may come out of its range by chance. Cut to it at
+    # 0, the standard error errs on the large side.
+    variance = own / m + (1 - 1 / m) * min(max(shared, 0.0), own)
+    return float(one.estimates.mean()), float(widening(m)) * math.sqrt(variance)
 
 
 def _leave_one_out(
@@ -116,8 +122,12 @@ def _leave_one_out(
     traces = T.trace() - (S * (T @ S)).sum(0)
     Z, AZ = _remainders(Omega, Y, Q, G, S)
     squares, lengths = (Z * AZ).sum(0), (Z * Z).sum(0)
-    estimates = traces + (n - r + essential) * squares / lengths
-    return LeaveOneOut(estimates, traces, squares, lengths, S)
+    left = n - r + essential
+    estimates = traces + left * squares / lengths
+    inside = Q.T @ AZ
+    outside = AZ - Q @ (inside - S * (S * inside).sum(0)) - Z * (squares / lengths)
+    variances = 2.0 * left * outside.square().sum(0) / lengths
+    return LeaveOneOut(estimates, traces, squares, lengths, variances, S)
 
 
 def _remainders(Omega: Tensor, Y: Tensor, Q: Tensor, G: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,8 @@
 Letters: A the operator (n, n); p probes, m Lanczos steps each; θ nodes and ω weights (p, m) of the
 quadrature; σ the kernel's width; r outliers deflated first. A random unit vector v in the
 complement of the outliers has E[vᵀ δ(t − A) v] = (1/(n−r)) Σ δ(t − λ_i), and its quadrature is
-exact for moments up to 2m − 1 (Lin, Saad, Yang 2016; Ubaru, Chen, Saad 2017; Papyan App. C). The
-spread between probes gives the standard error.
+exact for moments up to 2m − 1 (Lin, Saad, Yang 2016; Ubaru, Chen, Saad 2017; Papyan App. C).
+Standard errors hold what few probes leave open and what few steps do; see `_quadrature`.
 """
 
 import dataclasses
@@ -19,11 +19,15 @@ from torch import Tensor
 
 from eigenscape.errors import (
     InvalidArgumentError,
+    NonFiniteError,
     require_choice,
     require_count,
     require_positive,
 )
 from eigenscape.linalg._products import require_symmetric
+from eigenscape.linalg._quadrature import Rule, on_axis
+from eigenscape.linalg._tested import carries_self_test
+from eigenscape.linalg._units import unit_of
 from eigenscape.linalg.lanczos import lanczos
 from eigenscape.linalg.pairs import orthonormal
 from eigenscape.linear_operator import LinearOperator
@@ -86,7 +90,7 @@ class SpectralDensity(Record):
     Attributes:
         grid: Points t of the axis (K,): λ, or log(|λ| + ε) where `scale` is "log".
         density: The smoothed density at the grid, without spikes (K,).
-        stderr: Its standard error (K,), from the spread between probes; NaN for a single probe.
+        stderr: Its standard error (K,), of sampling and of resolution.
         nodes: Quadrature nodes (p, m), always eigenvalue estimates, never logarithms.
         weights: Their weights (p, m); each row adds up to 1.
         spikes: Exact outliers (r,) that were deflated first.
@@ -96,6 +100,8 @@ class SpectralDensity(Record):
         epsilon: The ε of the logarithm.
         edges: Bounds of the spectrum without spikes, as Lanczos saw it (residuals included).
         unit: The rounding unit of the operator's dtype.
+        residuals: Of the nodes as eigenvalues (p, m); None where the nodes are all eigenvalues of
+            a matrix that was formed, so that nothing was sampled.
     """
 
     grid: Tensor
@@ -110,6 +116,7 @@ class SpectralDensity(Record):
     epsilon: float
     edges: tuple[float, float]
     unit: float
+    residuals: Tensor | None = None
 
     def columns(self) -> Columns:
         """Return the curve: point, density and standard error."""
@@ -141,15 +148,13 @@ class SpectralDensity(Record):
             The same estimate with another curve.
         """
         picture = _Picture(kernel or Kernel(), scale, epsilon, num_points, margin)
-        spiked = self.spikes.numel() / self.size
-        fields = picture.drawn(self.nodes, self.weights, self.edges, spiked, self.unit)
-        return dataclasses.replace(self, **fields)
+        return dataclasses.replace(self, **picture.drawn(self._rule, self.edges, self.unit))
 
     def count(self, low: float, high: float) -> tuple[float, float]:
         """Estimate how many eigenvalues lie in (low, high], with the standard error.
 
-        Spikes are counted exactly. The bulk's part is only as sharp as the nodes: read it for
-        intervals that are wide against their spacing.
+        Spikes are counted exactly. An interval that is narrow against the spacing of the nodes gets
+        an error as large as what may lie in it.
 
         Args:
             low: Lower end, not included.
@@ -158,10 +163,10 @@ class SpectralDensity(Record):
         Returns:
             The estimate and its standard error.
         """
-        inside = (self.nodes > low) & (self.nodes <= high)
-        shares = (self.weights * inside).sum(1) * (self.size - self.spikes.numel())
+        number, stderr = self._rule.share(low, high)
         exact = int(((self.spikes > low) & (self.spikes <= high)).sum())
-        return exact + shares.mean().item(), _stderr(shares).item()
+        bulk = self.size - self.spikes.numel()
+        return exact + bulk * number, bulk * stderr
 
     def moment(self, power: int) -> tuple[float, float]:
         """Estimate (1/n) Σ λ_i^power with its standard error; unbiased for power ≤ 2m − 1.
@@ -171,11 +176,22 @@ class SpectralDensity(Record):
 
         Returns:
             The estimate and its standard error.
+
+        Raises:
+            NonFiniteError: If the moment is too large or too small for a number in float64.
         """
-        share = 1.0 - self.spikes.numel() / self.size
-        values = (self.weights * self.nodes**power).sum(1) * share
-        exact = (self.spikes.double() ** power).sum().item() / self.size
-        return exact + values.mean().item(), _stderr(values).item()
+        require_count(power, "SpectralDensity.moment(power)", at_least=0)
+        largest = torch.cat([self.nodes.flatten(), self.spikes]).abs().max()
+        unit = unit_of(float(largest))
+        mean, stderr = self._rule.mean(lambda nodes: (nodes / unit) ** power, power)
+        mean += float(((self.spikes / unit) ** power).sum()) / self.size
+        scale = math.log2(unit) * power
+        if mean != 0.0 and not -1000 < scale + math.log2(abs(mean)) < 1000:
+            raise NonFiniteError(
+                f"`SpectralDensity.moment({power})` of eigenvalues near {float(largest):.1e} is no "
+                "number that float64 holds. Divide the operator by its size first: `A / size`."
+            )
+        return math.ldexp(mean, int(scale)), math.ldexp(stderr, int(scale))
 
     def integral(self) -> float:
         """Return the area under the density plus the spikes' mass; 1 to the grid's accuracy."""
@@ -190,11 +206,14 @@ class SpectralDensity(Record):
         Returns:
             Both (K,).
         """
-        share = 1.0 - self.spikes.numel() / self.size
-        nodes = _axis(self.nodes, self.scale, self.epsilon)
-        return _smoothed(points.double(), nodes, self.weights, self.sigma, share)
+        return self._rule.curve(points.double(), self.sigma, self.scale, self.epsilon)
+
+    @property
+    def _rule(self) -> Rule:
+        return Rule(self.nodes, self.weights, self.residuals, self.size, self.spikes.numel())
 
 
+@carries_self_test
 def spectral_density(
     operator: LinearOperator,
     *,
@@ -254,7 +273,7 @@ def spectral_density(
     picture = _Picture(kernel or Kernel(), scale, epsilon, num_points, margin)
     Q = _left_out(operator, outliers)
     spikes = torch.zeros(0) if outliers is None else outliers.values.detach().cpu()
-    nodes, weights, edges, products = _all_probes(
+    nodes, weights, residuals, edges, products = _all_probes(
         operator,
         require_count(num_steps, "spectral_density(num_steps=...)"),
         num_probes,
@@ -266,6 +285,7 @@ def spectral_density(
         progress,
     )
     unit = torch.finfo(operator.dtype).eps
+    rule = Rule(nodes, weights, residuals, n, spikes.numel())
     return SpectralDensity(
         status=Status(True, f"{num_probes} probes of {nodes.shape[1]} steps."),
         num_products=products,
@@ -276,7 +296,8 @@ def spectral_density(
         size=n,
         edges=edges,
         unit=unit,
-        **picture.drawn(nodes, weights, edges, spikes.numel() / n, unit),
+        residuals=residuals,
+        **picture.drawn(rule, edges, unit),
     )
 
 
@@ -296,25 +317,17 @@ class _Picture:
         if self.epsilon is not None:
             require_positive(self.epsilon, "spectral_density(epsilon=...)")
 
-    def drawn(
-        self,
-        nodes: Tensor,
-        weights: Tensor,
-        edges: tuple[float, float],
-        spiked: float,
-        unit: float,
-    ) -> dict[str, Any]:
+    def drawn(self, rule: Rule, edges: tuple[float, float], unit: float) -> dict[str, Any]:
         """Return the fields of a `SpectralDensity` that depend on the picture."""
         largest = max(abs(edges[0]), abs(edges[1]), torch.finfo(torch.float64).tiny)
         epsilon = unit * largest if self.epsilon is None else self.epsilon
-        axis_nodes = _axis(nodes, self.scale, epsilon)
-        low, high = _axis_range(edges, axis_nodes, weights, self.scale, epsilon)
+        low, high = _axis_range(edges, rule, self.scale, epsilon)
         # A spectrum of one point still needs an axis with room to draw it.
-        half = max((high - low) / 2, 1e-6 * max(abs(low), abs(high)), 1e-300)
-        sigma = self.kernel.sigma(half * (1 + 2 * self.margin), nodes.shape[1])
+        half = max((high - low) / 2, 1e-6 * max(abs(low), abs(high))) or 1e-300
+        sigma = self.kernel.sigma(half * (1 + 2 * self.margin), rule.nodes.shape[1])
         pad = 2 * half * self.margin + 4 * sigma  # room for the tails of the outermost kernels
         grid = torch.linspace(low - pad, high + pad, self.num_points, dtype=torch.float64)
-        density, stderr = _smoothed(grid, axis_nodes, weights, sigma, 1.0 - spiked)
+        density, stderr = rule.curve(grid, sigma, self.scale, epsilon)
         return {
             "grid": grid,
             "density": density,
@@ -335,12 +348,17 @@ def _all_probes(
     memory_budget: int,
     checkpoint: str | os.PathLike[str] | None,
     progress: ProgressCallback | None,
-) -> tuple[Tensor, Tensor, tuple[float, float], int]:
-    """Run Lanczos for groups of probes that fit the memory; return nodes, weights, edges, cost."""
+) -> tuple[Tensor, Tensor, Tensor, tuple[float, float], int]:
+    """Run Lanczos for groups of probes that fit the memory.
+
+    Returns:
+        Nodes, weights, residuals, edges, products.
+    """
     vectors = m + 3 if reorthogonalise else 4
     one = vectors * operator.space.size * operator.dtype.itemsize
     group = max(1, min(num_probes, memory_budget // max(one, 1)))
-    nodes, weights, low, high, products = [], [], math.inf, -math.inf, 0
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    low, high, products = math.inf, -math.inf, 0
     for first in range(0, num_probes, group):
         count = min(group, num_probes - first)
         run = lanczos(
@@ -360,10 +378,10 @@ def _all_probes(
         seen = omega > 1e-14
         low = min(low, (theta - residuals)[seen].min().item())
         high = max(high, (theta + residuals)[seen].max().item())
-        nodes.append(theta)
-        weights.append(omega)
+        found.append((theta, omega, residuals))
         products += run.num_products
-    return torch.cat(nodes), torch.cat(weights), (low, high), products
+    nodes, weights, residuals = (torch.cat(part) for part in zip(*found, strict=True))
+    return nodes, weights, residuals, (low, high), products
 
 
 def _overall(
@@ -402,38 +420,13 @@ def _left_out(operator: LinearOperator, outliers: Pairs | None) -> Tensor | None
     return orthonormal(outliers.vectors).to(operator.device, operator.dtype)
 
 
-def _axis(eigenvalues: Tensor, scale: str, epsilon: float) -> Tensor:
-    return eigenvalues if scale == "linear" else (eigenvalues.abs() + epsilon).log()
-
-
 def _axis_range(
-    edges: tuple[float, float], nodes: Tensor, weights: Tensor, scale: str, epsilon: float
+    edges: tuple[float, float], rule: Rule, scale: str, epsilon: float
 ) -> tuple[float, float]:
     """Return the range of the axis that carries mass."""
     if scale == "linear":
         return edges
     top = math.log(max(abs(edges[0]), abs(edges[1])) + epsilon)
     # The spectrum may reach down to 0; below log ε there is nothing.
-    return max(nodes[weights > 1e-14].min().item(), math.log(epsilon)), top
-
-
-def _smoothed(
-    points: Tensor, nodes: Tensor, weights: Tensor, sigma: float, share: float
-) -> tuple[Tensor, Tensor]:
-    """Return the Gaussian-smoothed density and its standard error at points (K,)."""
-    per_probe = torch.stack(
-        [
-            torch.exp(-0.5 * ((points[:, None] - theta) / sigma) ** 2) @ omega
-            for theta, omega in zip(nodes, weights, strict=True)
-        ]
-    )
-    per_probe *= share / (sigma * math.sqrt(2 * math.pi))
-    return per_probe.mean(0), _stderr(per_probe)
-
-
-def _stderr(samples: Tensor) -> Tensor:
-    """Return the standard error of the mean over dimension 0; NaN for one sample."""
-    p = samples.shape[0]
-    if p < 2:
-        return torch.full(samples.shape[1:], float("nan"), dtype=samples.dtype)
-    return samples.std(0) / math.sqrt(p)
+    least = on_axis(rule.nodes, scale, epsilon)[rule.weights > 1e-14].min().item()
+    return max(least, math.log(epsilon)), top

@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import require_count, require_positive
+from eigenscape.linalg._few_samples import Moments
 from eigenscape.linalg._products import (
     BATCH,
-    Moments,
     multiply,
     require_seed,
     require_square,
     unit_columns,
 )
+from eigenscape.linalg._tested import carries_self_test
+from eigenscape.linalg._units import in_units
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.precision import full_precision
@@ -47,6 +49,7 @@ class DiagonalEstimate(Record):
         return {"value": self.values.tolist(), "stderr": self.stderr.tolist()}
 
 
+@carries_self_test
 @full_precision()
 def diagonal(
     operator: LinearOperator,
@@ -99,22 +102,28 @@ def diagonal(
     require_seed(seed, "diagonal")
     if tolerance is not None:
         require_positive(tolerance, "diagonal(tolerance=...)")
+    scaled = in_units(operator)
     ticker = Ticker(progress, "diagonal", min(num_products, n))
     if num_products >= n:
-        values = _exact(operator, batch, ticker)
+        values = _exact(scaled, batch, ticker) * scaled.unit
         status = Status(True, f"Exact: {num_products} products allow all {n} unit vectors.")
-        return DiagonalEstimate(status, n, seed, values, torch.zeros_like(values), 0)
+        return DiagonalEstimate(status, n + scaled.looks, seed, values, torch.zeros_like(values), 0)
     moments = Moments()
     while moments.count < num_products:
         size = min(batch, num_products - moments.count)
         V = draw_probes(operator, size, seed=seed, first=moments.count)
-        moments.add(V * multiply(operator, V, "diagonal", batch=batch))
+        moments.add(V * multiply(scaled, V, "diagonal", batch=batch))
         ticker.tick(moments.count)
         if tolerance is not None and _reached(moments, tolerance):
             break
-    status = _status(moments, tolerance).warn()
+    status = _status(moments, tolerance, scaled.unit).warn()
     return DiagonalEstimate(
-        status, moments.count, seed, moments.mean, moments.stderr, moments.count
+        status,
+        moments.count + scaled.looks,
+        seed,
+        moments.mean * scaled.unit,
+        moments.stderr * scaled.unit,
+        moments.count,
     )
 
 
@@ -135,12 +144,12 @@ def _reached(moments: Moments, tolerance: float) -> bool:
     return bool(moments.stderr.norm() <= tolerance * moments.mean.norm())
 
 
-def _status(moments: Moments, tolerance: float | None) -> Status:
+def _status(moments: Moments, tolerance: float | None, unit: float) -> Status:
     if tolerance is None:
         return Status(True, f"Spent the budget of {moments.count} products.")
     if _reached(moments, tolerance):
         return Status(True, f"Reached the tolerance with {moments.count} products.")
-    error, size = float(moments.stderr.norm()), float(moments.mean.norm())
+    error, size = (float(part.norm()) * unit for part in (moments.stderr, moments.mean))
     return Status(
         False,
         f"The standard errors have norm {error:.2e}, above {tolerance:.1e} · {size:.2e}, after "

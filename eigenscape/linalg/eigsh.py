@@ -2,11 +2,16 @@
 
 A single starting vector sees only one direction of a repeated eigenvalue. So after convergence a
 random vector joins the frontier, and the run ends only if it brings no eigenvalue that was missed.
+How many copies there are shows in the start itself, for nothing: a random vector has on an
+eigenspace of g dimensions g times the share that it has on one vector. Where the start has more on
+the pairs found than so many pairs can have, whole blocks go on until no other pair can be missing.
 """
 
 import dataclasses
+import math
 import os
 
+import torch
 from torch import Tensor
 
 from eigenscape.checkpoint import Checkpoint
@@ -19,7 +24,10 @@ from eigenscape.errors import (
 from eigenscape.files import crc
 from eigenscape.linalg._basis import Basis, Place, on_device
 from eigenscape.linalg._products import require_symmetric
+from eigenscape.linalg._tested import carries_self_test
 from eigenscape.linalg._thick_restart import ThickRestart
+from eigenscape.linalg._units import in_units
+from eigenscape.linalg.lanczos import lanczos
 from eigenscape.linalg.pairs import WHICH, certify
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.linear_operator import LinearOperator
@@ -34,8 +42,15 @@ _SMALL = 1024  # up to this size the basis may span the whole space
 _TINY = 64  # up to this size it does
 _LEAST_LOOK = 2  # a random vector says nothing before its own product was multiplied too
 _MOST_BLOCK = 8
+_WIDEST = 32
+_CHANCE = 1e-3  # of eigenvalues that are not repeated to look as if they were
+# A look costs at least 8 products, and up to 32 if so many can be sure of more pairs, but no more
+# than a third of what the pairs have cost; where values do repeat, as much as half of that.
+_LOOK, _LONG_LOOK = 8, 32
+_MISS = 0.01
 
 
+@carries_self_test
 @full_precision()
 def eigsh(
     operator: LinearOperator,
@@ -49,7 +64,7 @@ def eigsh(
     basis: Place = None,
     start: Tensor | None = None,
     search: LinearOperator | None = None,
-    num_check: int = 8,
+    num_check: int | None = None,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: ProgressCallback | None = None,
@@ -62,8 +77,8 @@ def eigsh(
     the wanted ones, there and in float64.
 
     Repeated eigenvalues that stand out of the rest are found with their multiplicity; inside a bulk
-    of comparable size copies may be missed, unless `block_size` is at least the multiplicity. See
-    `subspace_iteration(degree=...)` for those.
+    of comparable size single copies may be missed, and the status says how sure it is of none. A
+    `block_size` of at least the multiplicity finds them, as does `subspace_iteration(degree=...)`.
 
     Args:
         operator: Symmetric operator A.
@@ -75,7 +90,7 @@ def eigsh(
         block_size: Vectors multiplied per step. More than 1 shares passes over the data and
             resolves clusters, at more products. By default one for every 15 pairs, 1 to 8: where
             many pairs are wanted, what it adds is little (18 % for 120 pairs in blocks of 8, which
-            took 0.6 of the time).
+            took 0.6 of the time); more where the pairs show that eigenvalues are repeated.
         max_basis: Vectors to keep before a restart; by default four per pair and some, as far as
             they fit 8 GiB, or 64 GiB off the device.
         basis: Where to keep them: "device" (the default), "host", for memory of the CPU, or a
@@ -87,8 +102,10 @@ def eigsh(
         search: A cheaper operator near this one, or near a multiple of it, such as that of the
             `sharpest_samples`. The iteration is run with it, and only certificates are made with
             `operator`: what separates the two is then in the residuals. It ends at a tenth of
-            the tolerance.
-        num_check: Most products spent on one look for copies that were missed; 0 for none.
+            the tolerance. A few more products with `operator` look for what only it has.
+        num_check: Most products spent on one look for copies that were missed; 0 for none. By
+            default 8 to 32, as long as a longer look can be 99 % sure of more pairs; more where
+            the pairs show that copies are missing.
         seed: Fixes the starting vectors.
         checkpoint: Folder to save to at every restart, and to resume from.
         progress: Called after each step.
@@ -109,7 +126,7 @@ def eigsh(
     """
     require_symmetric(operator, "eigsh(operator)")
     n = operator.space.size
-    searched = operator if search is None else _require_size(search, n)
+    searched = in_units(operator if search is None else _require_size(search, n))
     # The last digits of a search cost little, and leave room for what separates the two.
     aim = tolerance if search is None else 0.1 * tolerance
     require_choice(which, WHICH, "eigsh(which=...)")
@@ -119,9 +136,8 @@ def eigsh(
     wanted = 2 * k if which == "both" else k
     block_size = max(1, min(_MOST_BLOCK, wanted // 15)) if block_size is None else block_size
     b = min(require_count(block_size, "eigsh(block_size=...)"), n)
-    require_count(num_check, "eigsh(num_check=...)", at_least=0)
-    # Tiny matrices are gone through whole: certain, and no more than n products.
-    look = (num_check, _LEAST_LOOK) if n > _TINY or num_check == 0 else (n, n)
+    if num_check is not None:
+        require_count(num_check, "eigsh(num_check=...)", at_least=0)
     capacity = _capacity(searched, wanted, b, max_basis, basis)
     rows = _starting_rows(searched, start, b, seed)
     # A basis that holds the wanted pairs, and a certificate for each.
@@ -134,6 +150,7 @@ def eigsh(
         if checkpoint is not None:
             key = {
                 "what": "eigsh",
+                "version": 2,
                 "size": n,
                 "dtype": str(searched.dtype),
                 "num_pairs": k,
@@ -149,7 +166,7 @@ def eigsh(
             for piece in saved.load()[-1:]:
                 solver.restore(piece)
         ticker = Ticker(progress, "eigsh", limit, first=solver.num_products)
-        _iterate(solver, limit - wanted - b, look, saved, ticker)
+        found = _iterate(solver, limit - wanted - b, num_check, saved, ticker, start is None)
         solver.refresh()
         vectors = solver.wanted_vectors()
     pairs = certify(
@@ -157,20 +174,54 @@ def eigsh(
         vectors.to(operator.device),
         which=which,
         tolerance=tolerance,
-        norm=solver.norm if search is None else 0.0,  # a multiple has another
-        num_products=solver.num_products,
+        norm=solver.norm * searched.unit if search is None else 0.0,  # a multiple has another
+        num_products=solver.num_products + searched.looks,
         seed=seed,
     )
-    status = _status(pairs, solver, limit, is_other=search is not None)
+    status = _status(pairs, solver, limit, found, is_other=search is not None)
     pairs = dataclasses.replace(pairs, status=status)
+    if search is not None and num_check != 0 and n > wanted:
+        pairs = _look_with(operator, pairs, num_check or _LOOK, seed)
     pairs.status.warn()
     return pairs
 
 
-def _status(pairs: EigenPairs, solver: ThickRestart, limit: int, *, is_other: bool) -> Status:
+def _look_with(
+    operator: LinearOperator, pairs: EigenPairs, num_check: int, seed: int
+) -> EigenPairs:
+    """Look for pairs that the operator has and the one that was searched has not."""
+    run = lanczos(operator, num_steps=num_check, leave_out=pairs.vectors, seed=seed)
+    values = run.ritz()[0][0]
+    cost = pairs.num_products + run.num_products
+    slack = 10 * max(pairs.tolerance, operator.noise) * float(pairs.values.abs().max())
+    k = len(pairs.values) // 2 if pairs.which == "both" else len(pairs.values)
+    if pairs.which == "magnitude":
+        values = values[values.abs().argmax()][None]
+        beyond = float(values[0].abs() - pairs.values.abs().min())
+    else:
+        above, below = values.max() - pairs.values[:k].min(), pairs.values[-k:].max() - values.min()
+        beyond = {
+            "largest": float(above),
+            "smallest": float(below),
+            "both": float(torch.maximum(above, below)),
+        }[pairs.which]
+    if beyond <= slack:
+        return dataclasses.replace(pairs, num_products=cost)
+    status = Status(
+        False,
+        f"`operator` has an eigenvalue that `search` lacks: {num_check} products with it went "
+        f"beyond the pairs found by {beyond:.1e} or more. Leave `search=` out, or take one that is "
+        "nearer to the operator.",
+    )
+    return dataclasses.replace(pairs, num_products=cost, status=status)
+
+
+def _status(
+    pairs: EigenPairs, solver: ThickRestart, limit: int, found: str, *, is_other: bool
+) -> Status:
     """Say what kept pairs from their tolerance: too few products, or products too rough."""
     if pairs.status:
-        return pairs.status
+        return Status(True, f"{pairs.status.text} {found}")
     worst = f"the largest residual is {float(pairs.residuals.max()):.1e}"
     if solver.has_converged() and is_other:
         return Status(
@@ -194,35 +245,90 @@ def _status(pairs: EigenPairs, solver: ThickRestart, limit: int, *, is_other: bo
 def _iterate(
     solver: ThickRestart,
     limit: int,
-    look: tuple[int, int],
+    num_check: int | None,
     saved: Checkpoint | None,
     ticker: Ticker,
-) -> None:
-    """Step until the wanted pairs have converged and a random look found no other."""
-    most, least = look
+    is_random: bool,
+) -> str:
+    """Step until the wanted pairs have converged and a random look found no other.
+
+    Returns:
+        What is known about pairs that were missed.
+    """
+    # Tiny matrices are gone through whole: certain, and no more than n products.
+    least = solver.size if solver.size <= _TINY else _LEAST_LOOK
+    most = num_check or 0
     looked: int | None = None  # products spent on the current look, None while converging
     seen = None
+    thorough = False  # copies are missing: look in blocks until no pair can be
     while solver.num_products <= limit:
         if looked is None and solver.has_converged():
-            if most == 0 or not solver.add_random():
-                return
+            if num_check == 0:
+                return "Missed copies of eigenvalues were not looked for: `num_check=0`."
+            if num_check is None:
+                spent = solver.num_products
+                long = spent // 2 if solver.repeats else min(_LONG_LOOK, spent // 3)
+                most = max(_LOOK, least, long)
+            thorough = is_random and _lacks_copies(solver)
+            if not solver.add_random():
+                return ""
             looked, seen = 0, solver.wanted_values()
-        if looked is not None and (looked >= most or (looked >= least and not solver.may_miss())):
-            solver.refresh()
-            if solver.has_converged() and solver.same_values(seen):
-                return
-            looked = None  # something new turned up: converge again, then look again
-            continue
+        if looked is not None and looked >= least:
+            if thorough:
+                ends = looked >= 3 * solver.block_size and not solver.may_miss()
+            else:  # a longer look that would exclude no more is not worth its products
+                sure = _sure(solver, looked, looked)
+                useless = looked >= _LOOK and sure >= _sure(solver, looked, most)
+                ends = looked >= most or useless or sure == len(solver.wanted_values())
+            if ends:
+                solver.refresh()
+                if solver.has_converged() and solver.same_values(seen):
+                    return _known(solver, looked)
+                # Something new turned up: converge again, then look again, and longer.
+                looked, solver.repeats = None, True
+                continue
         if solver.F.shape[0] == 0 and not solver.add_random():
-            return  # the basis spans the whole space
-        solver.step(probing=looked is not None)
+            return ""  # the basis spans the whole space
+        before = solver.num_products
+        # The second half of a long look follows what the first half met.
+        probing = (
+            looked is not None and not thorough and not (solver.repeats and 2 * looked >= most)
+        )
+        solver.step(probing=probing)
         if looked is not None:
-            looked += 1
+            looked += solver.num_products - before
         if solver.is_full():
             solver.restart()
             if saved is not None and looked is None:
                 saved.replace(solver.piece())
         ticker.tick(solver.num_products)
+    return ""
+
+
+def _sure(solver: ThickRestart, looked: int, planned: int) -> int:
+    """Return how many of the pairs have none beyond them that was missed, to a small chance."""
+    return int((solver.chances_to_miss(looked, planned) <= _MISS).sum())
+
+
+def _known(solver: ThickRestart, looked: int) -> str:
+    sure, all_of_them = _sure(solver, looked, looked), len(solver.wanted_values())
+    if sure == all_of_them:
+        return f"With a chance of {_MISS:.0%} at most another pair that belongs here was missed."
+    return (
+        f"A look of {looked} products met no pair that was missed. It excludes copies of {sure} of "
+        f"the {all_of_them} pairs, but for a chance of {_MISS:.0%}; the others have neighbours too "
+        "near for that: give `num_check=` or `block_size=`."
+    )
+
+
+def _lacks_copies(solver: ThickRestart) -> bool:
+    """Say whether the start saw more copies than were found, and widen the block to find them."""
+    copies, chance = solver.copies_seen()
+    if chance >= _CHANCE:
+        return False
+    each = copies / len(solver.wanted_values())
+    solver.widen(min(_WIDEST, math.ceil(each) + 2))
+    return True
 
 
 def _require_size(search: LinearOperator, n: int) -> LinearOperator:

@@ -17,6 +17,8 @@ from eigenscape.errors import (
 )
 from eigenscape.linalg._chebyshev import LOOK, FilteredIteration, Found
 from eigenscape.linalg._products import BATCH, multiply, require_seed, require_symmetric
+from eigenscape.linalg._tested import carries_self_test
+from eigenscape.linalg._units import in_units
 from eigenscape.linalg.pairs import (
     make_pairs,
     orthonormal,
@@ -48,6 +50,7 @@ _OPPOSITE = (
 )
 
 
+@carries_self_test
 @full_precision()
 def power_iteration(
     operator: LinearOperator,
@@ -97,6 +100,7 @@ def power_iteration(
         the norm ‖Av‖ in place of the Rayleigh quotient.
     """
     n = require_symmetric(operator, "power_iteration(operator)")
+    scaled = in_units(operator)
     require_positive(tolerance, "power_iteration(tolerance=...)")
     require_count(max_products, "power_iteration(max_products=...)")
     require_seed(seed, "power_iteration")
@@ -105,7 +109,7 @@ def power_iteration(
     before = v
     advice = _SLOW
     for step in range(1, max_products + 1):
-        Av = multiply(operator, v, "power_iteration")
+        Av = multiply(scaled, v, "power_iteration")
         theta = (v * Av).sum(0) / (v * v).sum(0)
         size = Av.norm()
         ahead = _rounded(Av / size, operator)
@@ -113,20 +117,20 @@ def power_iteration(
         # All that decides comes to the host in one transfer.
         known = torch.stack([theta[0], residual_norms(theta, v, Av)[0], size, *moves]).cpu()
         ticker.tick(step)
-        if bool(known[1] <= residual_limits(known[:1], tolerance, operator)):
+        if bool(known[1] <= residual_limits(known[:1], tolerance, scaled)):
             break
         # Where ±λ balance, two steps lead back to the same vector though one step does not. They
         # part by the ratio of the two movements per step, so below the tolerance none will do.
         sigma, forth, other, back = known[2:].tolist()
         there = min(forth, other)
         if step > 1 and back <= _SWINGING * there:
-            advice = _OPPOSITE.format(sigma=sigma)
+            advice = _OPPOSITE.format(sigma=sigma * scaled.unit)
             if back <= tolerance * there:
                 break
         if step < max_products:
             before, v = v, ahead
     pairs = make_pairs(
-        operator,
+        scaled,
         theta,
         v,
         Av,
@@ -140,6 +144,7 @@ def power_iteration(
     return pairs
 
 
+@carries_self_test
 @full_precision()
 def subspace_iteration(
     operator: LinearOperator,
@@ -224,16 +229,17 @@ def subspace_iteration(
             f"`subspace_iteration(which={which!r})` needs a filter, since powers of A find the "
             'largest magnitudes. Give `degree=20`, or leave `which="magnitude"`.'
         )
+    scaled = in_units(operator)
     b = min(num_pairs + _num_extra(num_extra, num_pairs, degree), n)
     V = _start(operator, start, b, seed, n, "subspace_iteration(start=...)")
     if degree == 1:
         steps = _num_steps(num_iterations, max_products, b)
         ticker = Ticker(progress, "subspace iteration", steps)
-        found = _iterate(operator, V, num_pairs, steps, num_iterations, tolerance, batch, ticker)
+        found = _iterate(scaled, V, num_pairs, steps, num_iterations, tolerance, batch, ticker)
     else:
         most = _filter_budget(num_iterations, max_products, b, n)
         filtered = FilteredIteration(
-            operator,
+            scaled,
             k=num_pairs,
             b=b,
             degree=degree,
@@ -244,7 +250,7 @@ def subspace_iteration(
         )
         found = filtered.run(V, most, Ticker(progress, "subspace iteration", most))
     pairs = make_pairs(
-        operator,
+        scaled,
         found.values,
         found.vectors,
         found.products,

@@ -19,14 +19,20 @@ from torch import Tensor
 from eigenscape.checkpoint import Checkpoint
 from eigenscape.dense import eigh
 from eigenscape.errors import (
-    CheckpointError,
     InvalidArgumentError,
     NonFiniteError,
     ShapeError,
     require_count,
 )
 from eigenscape.files import crc
-from eigenscape.linalg._products import dots, require_symmetric
+from eigenscape.linalg._products import (
+    dots,
+    require_same_product,
+    require_symmetric,
+    sums_of,
+)
+from eigenscape.linalg._tested import carries_self_test
+from eigenscape.linalg._units import InUnits, in_units, unit_of
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.precision import full_precision
@@ -77,14 +83,16 @@ class LanczosRun(Record):
     def _ends(self) -> tuple[Tensor, Tensor, Tensor]:
         """Eigenvalues of the tridiagonal matrices, first and last rows of their vectors (p, m)."""
         found = []
-        for alpha, beta in zip(self.alphas, self.betas[:, :-1], strict=True):
+        unit = unit_of(float(torch.maximum(self.alphas.abs(), self.betas.abs()).max()))
+        for alpha, beta in zip(self.alphas / unit, self.betas[:, :-1] / unit, strict=True):
             # As a full matrix: divide and conquer is thrice as fast as QR on the tridiagonal one.
             nodes, vectors = eigh(torch.diag(alpha) + torch.diag(beta, -1))
-            found.append((nodes, vectors[0].clone(), vectors[-1].clone()))
+            found.append((nodes * unit, vectors[0].clone(), vectors[-1].clone()))
         nodes, first, last = (torch.stack(part) for part in zip(*found, strict=True))
         return nodes, first, last
 
 
+@carries_self_test
 @full_precision()
 def lanczos(
     operator: LinearOperator,
@@ -141,11 +149,13 @@ def lanczos(
     m = require_count(num_steps, "lanczos(num_steps=...)")
     if reorthogonalise:  # more orthogonal vectors than dimensions there are not
         m = min(m, max(left, 1))
-    run = _Run(operator, V0, m, reorthogonalise, leave_out)
+    scaled = in_units(operator)
+    run = _Run(scaled, V0, m, reorthogonalise, leave_out)
     saved = None
     if checkpoint is not None:
         key = {
             "what": "lanczos",
+            "version": 2,
             "size": operator.space.size,
             "dtype": str(operator.dtype),
             "num_steps": m,
@@ -156,7 +166,9 @@ def lanczos(
         saved = Checkpoint(checkpoint, key)
         for piece in saved.load():
             run.restore(piece)
-        run.require_same_operator()
+        if run.step > 0:
+            scaled.adopt(run.unit)
+            require_same_product(scaled, V0[0], run.first_product)
     ticker = Ticker(progress, "lanczos", m, first=run.step)
     last_saved = run.step
     while run.step < m:
@@ -167,10 +179,10 @@ def lanczos(
             last_saved = run.step
     return LanczosRun(
         status=Status(True, f"{m} steps from {V0.shape[0]} starting vectors."),
-        num_products=m * V0.shape[0],
+        num_products=m * V0.shape[0] + scaled.looks,
         seed=seed,
-        alphas=run.alphas,
-        betas=run.betas,
+        alphas=run.alphas * scaled.unit,
+        betas=run.betas * scaled.unit,
         basis=run.basis[:, :m] if run.basis is not None else None,
         reorthogonalised=reorthogonalise,
     )
@@ -180,7 +192,7 @@ class _Run:
     """The state of p Krylov recurrences, all at the same step."""
 
     def __init__(
-        self, operator: LinearOperator, V0: Tensor, m: int, keep: bool, leave_out: Tensor | None
+        self, operator: InUnits, V0: Tensor, m: int, keep: bool, leave_out: Tensor | None
     ) -> None:
         p, n = V0.shape
         self._operator, self._leave_out = operator, leave_out
@@ -190,7 +202,8 @@ class _Run:
         self.basis = V0.new_empty(p, m + 1, n) if keep else None
         if self.basis is not None:
             self.basis[:, 0] = V0
-        self._first, self._now, self._before = V0[:1], V0, torch.zeros_like(V0)
+        self._now, self._before = V0, torch.zeros_like(V0)
+        self.first_product, self.unit = torch.zeros(256, dtype=torch.float64), 1.0
 
     def advance(self) -> None:
         """Take one step."""
@@ -202,6 +215,8 @@ class _Run:
                 f"The product of step {j + 1} is NaN or infinite. Check the operator: "
                 "`(A @ torch.ones(n)).isfinite().all()`."
             )
+        if j == 0:
+            self.first_product, self.unit = sums_of(w[0]), self._operator.unit
         alpha = _dots(v, w)
         w = w - alpha.to(w)[:, None] * v
         if j > 0:
@@ -252,6 +267,8 @@ class _Run:
             "betas": self.betas[:, since : self.step],
             "now": self._now,
             "before": self._before,
+            "first_product": self.first_product,
+            "unit": torch.tensor(self.unit, dtype=torch.float64),
         }
         if self.basis is not None:
             piece["basis"] = self.basis[:, since + 1 : self.step + 1]
@@ -261,26 +278,12 @@ class _Run:
         """Take the steps of a saved piece without computing them."""
         first, last = piece["steps"].tolist()
         self.alphas[:, first:last], self.betas[:, first:last] = piece["alphas"], piece["betas"]
+        self.first_product, self.unit = piece["first_product"], float(piece["unit"])
         self._now = piece["now"].to(self._now)
         self._before = piece["before"].to(self._now)
         if self.basis is not None:
             self.basis[:, first + 1 : last + 1] = piece["basis"].to(self._now)
         self.step = int(last)
-
-    def require_same_operator(self) -> None:
-        """Compare one product with the saved run: other weights or data must not go on with it."""
-        if self.step == 0:
-            return
-        v = self._first
-        found = _dots(v, (self._operator @ v.T.contiguous()).T).item()
-        expected = self.alphas[0, 0].item()
-        scale = abs(expected) + self.betas[0, 0].item()
-        if not abs(found - expected) <= torch.finfo(v.dtype).eps ** 0.5 * scale:
-            raise CheckpointError(
-                f"The checkpoint belongs to another operator: its first product gave {expected:.6g}"
-                f", this operator gives {found:.6g}. Use another folder, or the same weights and "
-                "data as before."
-            )
 
 
 def _starting_rows(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from eigenscape.errors import NonFiniteError, require_count
 from eigenscape.linalg._products import require_seed, require_symmetric
+from eigenscape.linalg._tested import carries_self_test
+from eigenscape.linalg._units import in_units
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.precision import full_precision, product_defects
 from eigenscape.records import Record, Status
@@ -34,6 +36,7 @@ class NoiseFloor(Record):
     num_probes: int
 
 
+@carries_self_test
 @full_precision()
 def noise_floor(operator: LinearOperator, *, num_probes: int = 2, seed: int = 0) -> NoiseFloor:
     """Measure the noise of products, by what exact ones would not have.
@@ -69,8 +72,9 @@ def noise_floor(operator: LinearOperator, *, num_probes: int = 2, seed: int = 0)
     n = require_symmetric(operator, "noise_floor(operator)")
     require_count(num_probes, "noise_floor(num_probes=...)")
     require_seed(seed, "noise_floor")
+    scaled = in_units(operator)
     found = product_defects(
-        operator.__matmul__,
+        scaled.__matmul__,
         n,
         dtype=operator.dtype,
         device=operator.device,
@@ -82,15 +86,16 @@ def noise_floor(operator: LinearOperator, *, num_probes: int = 2, seed: int = 0)
             f"`noise_floor` needs finite products; {operator!r} gave NaN or infinity. Check that "
             "loss and gradient are finite at these parameters."
         )
-    text = f"Residuals end at {found.relative:.1e} · ‖A‖, seen with {found.num_products} products."
+    num_products = found.num_products + scaled.looks
+    text = f"Residuals end at {found.relative:.1e} · ‖A‖, seen with {num_products} products."
     status = Status(True, text)
     return NoiseFloor(
         status,
-        found.num_products,
+        num_products,
         seed,
         found.relative,
         found.linearity,
         found.asymmetry,
-        found.absolute,
+        found.absolute * scaled.unit,
         num_probes,
     )

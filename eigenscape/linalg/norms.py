@@ -2,7 +2,7 @@
 
 Letters: A the operator (m × n); v a Rademacher probe, so E‖Av‖² = ‖A‖_F²; A_ab the block of rows a
 and columns b; v^(b) the probe with all entries outside b set to 0; q = ‖(A v^(b))_a‖², with mean
-‖A_ab‖_F². A norm is √q̄, and by the delta method its standard error is that of q̄ over 2√q̄.
+‖A_ab‖_F². A norm is √q̄; see `root_of` for its standard error.
 """
 
 import math
@@ -13,14 +13,16 @@ from torch import Tensor
 
 from eigenscape.errors import require_count, require_positive
 from eigenscape.linalg._blocks import BlockRun, mirror
+from eigenscape.linalg._few_samples import Moments, root_of
 from eigenscape.linalg._products import (
     BATCH,
-    Moments,
     multiply,
     require_partition,
     require_seed,
     unit_columns,
 )
+from eigenscape.linalg._tested import carries_self_test
+from eigenscape.linalg._units import in_units
 from eigenscape.linalg.eigsh import eigsh
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.linear_operator import LinearOperator, require_operator
@@ -91,6 +93,7 @@ class SpectralNorm(Record):
     residual: float
 
 
+@carries_self_test
 def spectral_norm(
     operator: LinearOperator,
     *,
@@ -121,8 +124,9 @@ def spectral_norm(
     """
     require_operator(operator, "spectral_norm(operator)")
     symmetric = operator.is_symmetric
+    scaled = in_units(operator)  # AᵀA would square the scale
     pairs = eigsh(
-        operator if symmetric else operator.gram(),
+        scaled if symmetric else scaled.gram(),
         num_pairs=1,
         which="magnitude",
         tolerance=tolerance,
@@ -135,12 +139,14 @@ def spectral_norm(
         # An eigenvalue of AᵀA within r of σ² is a singular value within √(σ² + r) − σ of σ.
         square, value = value, math.sqrt(value)
         residual = math.sqrt(square + residual) - value
-    cost = pairs.num_products * (1 if symmetric else 2)
+    value, residual = value * scaled.unit, residual * scaled.unit
+    cost = pairs.num_products * (1 if symmetric else 2) + scaled.looks
     return SpectralNorm(
         status=pairs.status, num_products=cost, seed=seed, value=value, residual=residual
     )
 
 
+@carries_self_test
 @full_precision()
 def frobenius_norm(
     operator: LinearOperator,
@@ -191,6 +197,7 @@ def frobenius_norm(
     require_seed(seed, "frobenius_norm")
     if tolerance is not None:
         require_positive(tolerance, "frobenius_norm(tolerance=...)")
+    scaled = in_units(operator)
     exact, total = num_products >= n, min(num_products, n)
     ticker = Ticker(progress, "Frobenius norm", total)
     moments, squares = Moments(), 0.0
@@ -200,7 +207,7 @@ def frobenius_norm(
             V = unit_columns(operator, torch.arange(first, first + size))
         else:
             V = draw_probes(operator, size, seed=seed, first=first)
-        samples = multiply(operator, V, "frobenius_norm", batch=batch).square().sum(0)
+        samples = multiply(scaled, V, "frobenius_norm", batch=batch).square().sum(0)
         squares += float(samples.sum())
         moments.add(samples)
         ticker.tick(first + size)
@@ -208,12 +215,14 @@ def frobenius_norm(
             break
     if exact:
         status = Status(True, f"Exact: {num_products} products allow all {n} columns.")
-        return NormEstimate(status, n, seed, squares**0.5, 0.0, 0)
-    value, stderr = _roots(moments.mean, moments.stderr)
-    status = _status(moments, tolerance).warn()
-    return NormEstimate(status, moments.count, seed, float(value), float(stderr), moments.count)
+        return NormEstimate(status, n + scaled.looks, seed, squares**0.5 * scaled.unit, 0.0, 0)
+    value, stderr = (float(part) * scaled.unit for part in root_of(moments))
+    status = _status(moments, tolerance, scaled.unit).warn()
+    spent = moments.count + scaled.looks
+    return NormEstimate(status, spent, seed, value, stderr, moments.count)
 
 
+@carries_self_test
 @full_precision()
 def block_norms(
     operator: LinearOperator,
@@ -271,7 +280,8 @@ def block_norms(
     mirrored = operator.is_symmetric and (
         [block.spans for block in row_partition] == [block.spans for block in columns]
     )
-    run = BlockRun(operator, row_partition, columns, batch, seed)
+    scaled = in_units(operator)
+    run = BlockRun(scaled, row_partition, columns, batch, seed)
     ticker = Ticker(progress, "block norms", sum(min(num_probes, size) for size in columns.sizes))
     exact = torch.tensor([size <= num_probes for size in columns.sizes], device=operator.device)
     known = run.exact_columns(exact, ticker)
@@ -281,43 +291,37 @@ def block_norms(
         moments.add(mirror(squares, exact)[..., None] if mirrored else squares[..., None])
     if moments.count == 0:
         moments.add(mirror(known, exact)[..., None] if mirrored else known[..., None])
-    values, stderr = _roots(moments.mean, moments.stderr)
+    values, stderr = root_of(moments)
     is_exact = exact.expand(len(row_partition), -1)
     is_exact = is_exact | exact[:, None] if mirrored else is_exact
     stderr = torch.where(is_exact, 0.0, stderr)
     status = Status(True, f"{int(is_exact.sum())} of {is_exact.numel()} norms are exact.")
     return BlockNorms(
         status,
-        run.spent,
+        run.spent + scaled.looks,
         seed,
-        values,
-        stderr,
+        values * scaled.unit,
+        stderr * scaled.unit,
         row_partition.names,
         columns.names,
         0 if bool(exact.all()) else num_probes,
     )
 
 
-def _roots(mean: Tensor, stderr: Tensor) -> tuple[Tensor, Tensor]:
-    """Return √mean and its standard error; both are 0 where all samples were."""
-    roots = mean.sqrt()
-    return roots, torch.where(mean > 0, stderr / (2 * roots), 0.0)
-
-
 def _reached(moments: Moments, tolerance: float) -> bool:
-    value, stderr = _roots(moments.mean, moments.stderr)
+    value, stderr = root_of(moments)
     return moments.count >= _MIN_PROBES and bool(stderr <= tolerance * value)
 
 
-def _status(moments: Moments, tolerance: float | None) -> Status:
+def _status(moments: Moments, tolerance: float | None, unit: float) -> Status:
     if tolerance is None:
         return Status(True, f"Spent the budget of {moments.count} products.")
     if _reached(moments, tolerance):
         return Status(True, f"Reached the tolerance with {moments.count} products.")
-    value, stderr = _roots(moments.mean, moments.stderr)
+    value, stderr = (float(part) * unit for part in root_of(moments))
     return Status(
         False,
-        f"The standard error {float(stderr):.2e} is above {tolerance:.1e} · {float(value):.4e} "
+        f"The standard error {stderr:.2e} is above {tolerance:.1e} · {value:.4e} "
         f"after {moments.count} products. Raise `tolerance=` or `num_products=`; the error falls "
         "like 1/√products.",
     )

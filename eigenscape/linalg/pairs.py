@@ -15,6 +15,8 @@ from eigenscape.errors import (
     require_positive,
 )
 from eigenscape.linalg._products import BATCH, multiply, require_seed, require_symmetric
+from eigenscape.linalg._tested import carries_self_test
+from eigenscape.linalg._units import InUnits, in_units
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
@@ -31,6 +33,7 @@ _INDEPENDENT = 1e-6
 _PIECE = 2**26
 
 
+@carries_self_test
 @full_precision()
 def certify(
     operator: LinearOperator,
@@ -86,8 +89,9 @@ def certify(
     require_positive(tolerance, "certify(tolerance=...)")
     require_seed(seed, "certify")
     V = require_vectors(vectors, n, "certify(vectors=...)")
+    scaled = in_units(operator)
     X = orthonormal(V).to(operator.dtype).to(torch.float64)
-    AX = multiply(operator, X, "certify", batch=batch)
+    AX = multiply(scaled, X, "certify", batch=batch)
     if rotate:
         values, S = _rotation(X, AX, which)
         _turn(X, S)
@@ -95,7 +99,7 @@ def certify(
     else:
         values, X, AX = _quotients(X, AX, which)
     return make_pairs(
-        operator,
+        scaled,
         values,
         X,
         AX,
@@ -108,7 +112,7 @@ def certify(
 
 
 def make_pairs(
-    operator: LinearOperator,
+    operator: InUnits,
     values: Tensor,
     X: Tensor,
     AX: Tensor,
@@ -123,27 +127,30 @@ def make_pairs(
     """Build the record from values, float64 vectors and their products. Cost: no product.
 
     Args:
-        operator: Gives the dtype of the vectors.
+        operator: Gives the dtype of the vectors, and the unit of values and products.
         values: Eigenvalues (k,), already in order.
         X: Their vectors (n, k), float64.
         AX: The products with them.
         which: See `EigenPairs`.
         tolerance: See `EigenPairs`.
-        num_products: Products spent.
+        num_products: Products spent, but for those that looked for the unit.
         seed: What fixed the random numbers.
-        norm: See `certify`.
+        norm: See `certify`; not in the operator's unit.
         advice: What to do if a residual is above the tolerance.
 
     Returns:
         The record; its status compares the residuals with the tolerance.
     """
     residuals = residual_norms(values, X, AX)
-    good = int((residuals <= residual_limits(values, tolerance, operator, norm)).sum())
+    limits = residual_limits(values, tolerance, operator, norm / operator.unit)
+    good = int((residuals <= limits).sum())
     text = f"{good} of {len(values)} residuals are within {tolerance:.1e} · |λ|"
     if (close := int((residuals <= tolerance * values.abs()).sum())) < good:
         rounding = f"rounding of products in {operator.dtype}"
         floor = f"noise floor {operator.noise:.1e} · ‖A‖ of products"
         text += f", {good - close} of them only within the {floor if operator.noise else rounding}"
+    num_products += operator.looks
+    values, residuals = values * operator.unit, residuals * operator.unit
     if good == len(values):
         status = Status(True, f"{text} after {num_products} products.")
     else:

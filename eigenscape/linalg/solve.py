@@ -25,6 +25,8 @@ from eigenscape.errors import (
 )
 from eigenscape.linalg._krylov import Ending, Problem, run_cg, run_minres
 from eigenscape.linalg._products import require_symmetric
+from eigenscape.linalg._tested import carries_self_test
+from eigenscape.linalg._units import in_units, unit_of_each
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.precision import full_precision
 from eigenscape.progress import ProgressCallback, Ticker
@@ -63,6 +65,7 @@ class Solution(Record):
         return {"residual": self.residuals.tolist(), "converged": self.converged.tolist()}
 
 
+@carries_self_test
 @full_precision()
 def solve(
     operator: LinearOperator,
@@ -131,16 +134,19 @@ def solve(
     if max_products is None:
         max_products = k * min(10 * n + 10, 2000)
     require_count(max_products, "solve(max_products=...)", at_least=2 * k)
+    scaled, units = in_units(operator, beside=damping), unit_of_each(B)
+    B = B / units
     X = torch.zeros_like(B)
     if start is not None:
-        X = _require_columns(start, operator, tuple(rhs.shape), "solve(start=...)").clone()
+        X = _require_columns(start, operator, tuple(rhs.shape), "solve(start=...)") / units
     ticker = Ticker(progress, f"solve ({method})", max_products)
-    problem = Problem(operator, damping, max_products, ticker)
+    problem = Problem(scaled, damping, max_products, ticker)
     X, residuals, endings = _refine(problem, B, X, method, tolerance, started=start is not None)
     status = _status(problem, residuals, endings, method, tolerance).warn()
+    X = X * (units / scaled.unit)
     return Solution(
         status,
-        problem.spent,
+        problem.spent + scaled.looks,
         0,
         X.to(operator.dtype).reshape(rhs.shape),
         residuals,
@@ -162,7 +168,10 @@ def _refine(
     endings = [Ending.REACHED] * B.shape[1]
     live = lengths.nonzero()[:, 0]
     if started and len(live):
-        R[:, live] = B[:, live] - problem.multiply_rounded(X[:, live])
+        # The unit u is known after this product only; a start x is xu in units of A/u.
+        MX, u = problem.multiply_rounded(X[:, live]), problem.operator.unit
+        X, best = X * u, best * u
+        R[:, live] = B[:, live] - MX * u
         residuals[live] = R[:, live].norm(dim=0) / lengths[live]
         live = live[residuals[live] > tolerance]
     while len(live):

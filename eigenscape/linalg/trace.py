@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import WrongTypeError, require_count, require_positive
+from eigenscape.linalg._few_samples import Moments, widening
 from eigenscape.linalg._products import (
     BATCH,
-    Moments,
     block_sums,
     multiply,
     require_partition,
@@ -20,6 +20,7 @@ from eigenscape.linalg._products import (
     require_square,
     unit_columns,
 )
+from eigenscape.linalg._tested import carries_self_test
 from eigenscape.linalg._trace_methods import (
     Estimate,
     Goal,
@@ -31,6 +32,7 @@ from eigenscape.linalg._trace_methods import (
     run_hutchinson,
     run_xtrace,
 )
+from eigenscape.linalg._units import in_units
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.partition import Partition
@@ -93,6 +95,7 @@ class BlockTraces(Record):
         }
 
 
+@carries_self_test
 @full_precision()
 def trace(
     operator: LinearOperator,
@@ -149,31 +152,34 @@ def trace(
     require_count(num_products, "trace(num_products=...)", at_least=min(method.min_products, n))
     if tolerance is not None:
         require_positive(tolerance, "trace(tolerance=...)")
+    scaled = in_units(operator)
     ticker = Ticker(progress, "trace", min(num_products, n))
     if num_products >= n:
-        value = _exact_diagonal_sum(operator, ticker)
+        value = _exact_diagonal_sum(scaled, ticker) * scaled.unit
         status = Status(True, f"Exact: {num_products} products allow all {n} diagonal entries.")
-        return TraceEstimate(status, n, seed, value, 0.0, 0, "exact")
+        return TraceEstimate(status, n + scaled.looks, seed, value, 0.0, 0, "exact")
 
     goal = Goal(tolerance)
     if isinstance(method, Hutchinson):
-        found = run_hutchinson(operator, method, num_products, seed, goal, ticker)
+        found = run_hutchinson(scaled, method, num_products, seed, goal, ticker)
     elif isinstance(method, HutchPlusPlus):
-        found = run_hutch_plus_plus(operator, method, num_products, seed, goal, ticker)
+        found = run_hutch_plus_plus(scaled, method, num_products, seed, goal, ticker)
     else:
-        found = run_xtrace(operator, method, num_products, seed, goal, ticker)
-    status = _status(found, goal).warn()
+        found = run_xtrace(scaled, method, num_products, seed, goal, ticker)
+    value, stderr = found.value * scaled.unit, found.stderr * scaled.unit
+    status = _status(found, goal, scaled.unit).warn()
     return TraceEstimate(
         status,
-        found.num_products,
+        found.num_products + scaled.looks,
         seed,
-        found.value,
-        found.stderr,
+        value,
+        stderr,
         found.num_probes,
         type(method).__name__,
     )
 
 
+@carries_self_test
 @full_precision()
 def block_traces(
     operator: LinearOperator,
@@ -221,11 +227,12 @@ def block_traces(
     require_count(num_products, "block_traces(num_products=...)", at_least=min(2, n))
     require_count(batch, "block_traces(batch=...)")
     require_seed(seed, "block_traces")
+    scaled = in_units(operator)
     labels = partition.labels().to(operator.device)
     exact = num_products >= n
     total = min(num_products, n)
     ticker = Ticker(progress, "block traces", total)
-    moments = Moments()
+    entries = Moments()
     sums = torch.zeros(len(partition), dtype=torch.float64, device=operator.device)
     for first in range(0, total, batch):
         size = min(batch, total - first)
@@ -233,23 +240,39 @@ def block_traces(
             V = unit_columns(operator, torch.arange(first, first + size))
         else:
             V = draw_probes(operator, size, seed=seed, first=first)
-        products = V * multiply(operator, V, "block_traces", batch=batch)
-        samples = block_sums(products, labels, len(partition))
-        sums += samples.sum(1)
-        moments.add(samples)
+        products = V * multiply(scaled, V, "block_traces", batch=batch)
+        sums += block_sums(products, labels, len(partition)).sum(1)
+        if not exact:
+            entries.add(products)
         ticker.tick(first + size)
     if exact:
         text = f"Exact: {num_products} products allow all {n} diagonal entries."
+        sums = sums * scaled.unit
         return BlockTraces(
-            Status(True, text), n, seed, partition.names, sums, torch.zeros_like(sums), 0
+            Status(True, text),
+            n + scaled.looks,
+            seed,
+            partition.names,
+            sums,
+            torch.zeros_like(sums),
+            0,
         )
     status = Status(True, f"Spent the budget of {num_products} products.")
+    # At most twice the true variance, which is between Σ and 2Σ of the entries' variances.
+    variances = 2.0 * block_sums(entries.variance[:, None], labels, len(partition))[:, 0]
+    stderr = widening(total) * (variances / total).sqrt()
     return BlockTraces(
-        status, total, seed, partition.names, moments.mean, moments.stderr, moments.count
+        status,
+        total + scaled.looks,
+        seed,
+        partition.names,
+        sums / total * scaled.unit,
+        stderr * scaled.unit,
+        total,
     )
 
 
-def _status(found: Estimate, goal: Goal) -> Status:
+def _status(found: Estimate, goal: Goal, unit: float) -> Status:
     tolerance = goal.tolerance
     if tolerance is None:
         return Status(True, f"Spent the budget of {found.num_products} products.")
@@ -258,12 +281,14 @@ def _status(found: Estimate, goal: Goal) -> Status:
         return Status(True, f"Reached the tolerance with {found.num_products} products.")
     advice = "Raise `tolerance=` or `num_products=`"
     if found.stderr > wanted > 0:
-        factor = (found.stderr / wanted) ** 2
+        ratio = found.stderr / wanted
+        factor = ratio * ratio
         advice += (
             f", to about {factor * found.num_products:.1e} if the error falls like 1/√products"
         )
     text = (
-        f"The standard error {found.stderr:.2e} is above {tolerance:.1e} · |{found.value:.4e}| "
+        f"The standard error {found.stderr * unit:.2e} is above {tolerance:.1e} · "
+        f"|{found.value * unit:.4e}| "
         f"after {found.num_products} products and {found.num_probes} probes. {advice}."
     )
     return Status(False, text)

@@ -13,7 +13,6 @@ A kept graph costs the memory of its activations and saves the forward and first
 every later product. Letters: K rows at a time, n parameters.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -23,7 +22,7 @@ from torch import Tensor
 from eigenscape.batches import Batch
 from eigenscape.errors import UnsupportedModelError, WrongTypeError
 from eigenscape.losses import OutputProduct
-from eigenscape.risk import EmpiricalRisk, leaf_copies
+from eigenscape.risk import EmpiricalRisk
 
 Curvature = Callable[[Tensor, Batch], OutputProduct]
 
@@ -42,15 +41,15 @@ class HessianGraph(BatchGraph):
     """The graph of a batch's gradient; with `fixed_residual`, of Jᵀr where r does not move."""
 
     def __init__(self, risk: EmpiricalRisk, batch: Batch, *, fixed_residual: bool = False) -> None:
-        self._leaves = list(leaf_copies(risk.parameters()).values())
-        params = dict(zip(risk.space.names, self._leaves, strict=True))
         with torch.enable_grad(), risk.evaluating():
-            output = risk.output(params, batch)
+            params = risk.leaves()
+            self._leaves = list(params.values())
             if fixed_residual:
-                require_tensor_output(output, "Residual")
-                head, seed = output, risk.loss.residual(output, batch.target)
+                head = output_of(risk, params, batch, "Residual")
+                with risk.inside({}):
+                    seed = risk.loss.residual(head, batch.target)
             else:
-                head, seed = risk.loss.total(output, batch.target)[0], None
+                head, seed = risk.total(params, batch)[0], None
             self._gradients = gradients(head, self._leaves, seed, create_graph=True)
         self.num_nodes = count_nodes(self._gradients)
 
@@ -65,12 +64,11 @@ class JacobianGraph(BatchGraph):
     """The graphs of z and of u ↦ Jᵀu, with a matrix B at the output: products with JᵀBJ."""
 
     def __init__(self, risk: EmpiricalRisk, batch: Batch, curvature: Curvature, name: str) -> None:
-        self._leaves = list(leaf_copies(risk.parameters()).values())
-        params = dict(zip(risk.space.names, self._leaves, strict=True))
         with torch.enable_grad(), risk.evaluating():
-            self._output = risk.output(params, batch)
-            require_tensor_output(self._output, name)
-            self._u = torch.zeros_like(self._output, requires_grad=True)
+            params = risk.leaves()
+            self._leaves = list(params.values())
+            self._output = output_of(risk, params, batch, name)
+            self._u = _random_like(self._output)
             self._pullback = gradients(self._output, self._leaves, self._u, create_graph=True)
         self.num_nodes = count_nodes(self._pullback)
         with torch.no_grad():
@@ -88,6 +86,17 @@ class JacobianGraph(BatchGraph):
         )
 
 
+def _random_like(tensor: Tensor) -> Tensor:
+    """Return a leaf to differentiate linear functions by, always the same.
+
+    Where it is does not matter in exact arithmetic, but it must not be zero: the backward pass of
+    `torch.logcumsumexp` takes logarithms of what comes to it, and has no derivative there.
+    """
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(tensor.shape, generator=generator)
+    return drawn.to(tensor.device, tensor.dtype).requires_grad_()
+
+
 def gradients(
     heads: Tensor | Sequence[Tensor | None],
     leaves: Sequence[Tensor],
@@ -102,24 +111,15 @@ def gradients(
     live = [(h, s) for h, s in zip(many, given, strict=True) if h is not None and h.requires_grad]
     if not live:
         return [None] * len(leaves)
-    try:
-        found = torch.autograd.grad(
-            [head for head, _ in live],
-            leaves,
-            [seed for _, seed in live],
-            retain_graph=True,
-            create_graph=create_graph,
-            allow_unused=True,
-            is_grads_batched=batched,
-        )
-    except RuntimeError as error:
-        missing = re.search(r"derivative for (?:aten::)?(\w+) is not implemented", str(error))
-        if missing is None:
-            raise
-        raise UnsupportedModelError(
-            f"PyTorch has no second derivative of `{missing[1].removesuffix('_backward')}`, which "
-            "the model or the loss uses. Write it out in simpler operations."
-        ) from error
+    found = torch.autograd.grad(
+        [head for head, _ in live],
+        leaves,
+        [seed for _, seed in live],
+        retain_graph=True,
+        create_graph=create_graph,
+        allow_unused=True,
+        is_grads_batched=batched,
+    )
     return list(found)
 
 
@@ -147,6 +147,39 @@ def require_tensor_output(output: object, name: str) -> None:
             f"`{name}` needs a model that returns one tensor (or an object with `.logits`); got "
             f"{type(output).__name__}. Wrap the model, or use `Hessian`."
         )
+
+
+def output_of(risk: EmpiricalRisk, params: dict[str, Tensor], batch: Batch, name: str) -> Tensor:
+    """Evaluate a model; refuse a loss that depends on the parameters beside its output.
+
+    Args:
+        risk: The risk.
+        params: The parameters to differentiate by.
+        batch: The batch.
+        name: The operator's name.
+
+    Returns:
+        The model's output, one tensor.
+
+    Raises:
+        UnsupportedModelError: If the loss does: then the Hessian is no sum of J^T (d2l/dz2) J and a
+            rest.
+    """
+    output: Tensor
+    output, total, _ = risk.output_and_total(params, batch, detached=True)
+    require_tensor_output(output, name)
+    if not total.requires_grad:
+        return output
+    found = torch.autograd.grad(total, list(params.values()), allow_unused=True)
+    reached = [key for key, slope in zip(params, found, strict=True) if slope is not None]
+    if reached:
+        raise UnsupportedModelError(
+            f"`{name}` needs a loss that depends on the parameters through the model's output "
+            f"alone; yours also reaches '{reached[0]}' directly (a penalty inside the loss?). Use "
+            "`Hessian`, which differentiates it all, or add the penalty's matrix yourself, e.g. "
+            f"`{name}(risk).shift(weight_decay)`."
+        )
+    return output
 
 
 def count_nodes(heads: Sequence[Tensor | None]) -> int:

@@ -85,7 +85,7 @@ class ClassMeans:
             max_bytes: Most memory for M; if it takes more, nothing is stored.
         """
         self.risk, self._labels, self._weighting = risk, labels.to(risk.device), weighting
-        self._marks, self._bits = risk.marks(), risk.bits()
+        self._snapshot = risk.snapshot()
         self.max_bytes = max_bytes
         self.weights = self._cell_weights()
         self._can_group = self._try_group()
@@ -283,6 +283,7 @@ class ClassMeans:
             else:
                 weights, scales = weights.expand_as(chosen), chosen.sqrt()
             yield Terms(head, list(params.values()), labels[kept], p, weights, scales)
+        self._snapshot.settle()
 
     def _read(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits (T, V), numbers of classes (T,), −1 for others, and weights s (T,)."""
@@ -305,9 +306,8 @@ class ClassMeans:
 
     def _require_same_point(self) -> None:
         """Refuse parameters that are not those of the means; cost: one reading of the model."""
-        has_moved = self.risk.marks() != self._marks
-        # PyTorch does not count writes through `.data`.
-        if has_moved or not torch.equal(self.risk.bits(), self._bits):
+        last = self._snapshot
+        if last.is_counted_as_changed() or bool(last.differs(self.risk.device)):
             raise NonDeterministicRiskError(
                 "The model changed since its `ClassGradients` were made, or the data did, and "
                 "weights and means are the old ones. Make a new `ClassGradients(risk)`."

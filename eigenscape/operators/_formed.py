@@ -3,6 +3,7 @@
 import torch
 
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.records import SelfTest
 from eigenscape.space import ParamSpace
 
 
@@ -12,6 +13,18 @@ class FormedOperator(LinearOperator):
     _space: ParamSpace
     _dtype: torch.dtype
     _device: torch.device
+    _self_test: SelfTest | None = None
+
+    def _compare(self, matrix: LinearOperator) -> None:
+        """Compare the matrix whose derivatives these are with the user's function.
+
+        Args:
+            matrix: The Hessian or Gauss-Newton matrix of the same risk.
+
+        Raises:
+            SelfTestError: If the two contradict each other.
+        """
+        self._self_test = matrix.self_test
 
     @property
     def space(self) -> ParamSpace:
@@ -27,6 +40,11 @@ class FormedOperator(LinearOperator):
     def device(self) -> torch.device:
         """The parameters' device."""
         return self._device
+
+    @property
+    def self_test(self) -> SelfTest | None:
+        """Whether the derivatives that it is made of are those of the user's own function."""
+        return self._self_test
 
     @property
     def is_symmetric(self) -> bool:

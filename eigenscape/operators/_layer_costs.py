@@ -25,6 +25,7 @@ from eigenscape.operators._layer_factors import (
 )
 from eigenscape.operators._layer_plan import Candidate, LayerPlan, choose
 from eigenscape.operators._machine import host_budget, machine_of
+from eigenscape.operators._roots import num_outputs
 from eigenscape.operators._tail_graph import TailGraph
 from eigenscape.risk import EmpiricalRisk
 
@@ -177,7 +178,7 @@ def plan_layer(
             seed = torch.ones_like(tail.prediction)
             with live:
                 torch.autograd.grad(tail.prediction, tail.output, seed, retain_graph=True)
-        roots = tail.prediction.shape[1] if reason is None else None
+        roots = num_outputs(tail.prediction) if reason is None else None
         work = _tail_work(risk, layer, batch, probe, (forward, live.peak), roots)
     full = Candidate("full", obstacle="never cheaper than the tail")
     q = risk.space.size
@@ -285,7 +286,8 @@ class Sizes:
             n = input_vectors(layer, tail).shape[-1]
             given, kept = n * size, n * storage
         copies = 1 + ("bias" in layer.fields)
-        return cls(N, P, tail.prediction.shape[1], n, m, q, given, kept, size, storage, copies)
+        roots = num_outputs(tail.prediction)
+        return cls(N, P, roots, n, m, q, given, kept, size, storage, copies)
 
     @property
     def held(self) -> float:

@@ -312,7 +312,10 @@ def factors_obstacle(risk: EmpiricalRisk, layer: Layer, tail: Tail) -> str | Non
     Returns:
         The reason, or None.
     """
-    if not is_lookup(layer) and (obstacle := matrix_obstacle(layer)) is not None:
+    if (
+        not is_lookup(layer)
+        and (obstacle := matrix_obstacle(layer, outputs_first=False)) is not None
+    ):
         return obstacle
     if not have_exact_roots(tail.prediction):
         return "the model's output is not (samples, up to 256 numbers)"
@@ -391,19 +394,30 @@ def all_factors(
     pinned = on_host and risk.device.type == "cuda"
     inputs = roots = torch.empty(0)
 
-    def room(part: Tensor) -> Tensor:
-        dtype = storage if part.is_floating_point() else None
-        shape = (risk.num_own_samples, *part.shape[1:])
-        return torch.empty(shape, dtype=dtype or part.dtype, device=device, pin_memory=pinned)
+    def put(part: Tensor, room: Tensor, first: int) -> Tensor:
+        """Store a part among others, in a larger room where it has more positions or roots."""
+        sizes = list(part.shape[1:])
+        if first == 0 or any(map(int.__gt__, sizes, room.shape[1:])):
+            # What fewer positions or roots leave free is zero, and adds nothing.
+            shape = sizes if first == 0 else list(map(max, sizes, room.shape[1:]))
+            dtype = storage if part.is_floating_point() else None
+            larger = torch.zeros(
+                (risk.num_own_samples, *shape),
+                dtype=dtype or part.dtype,
+                device=device,
+                pin_memory=pinned,
+            )
+            if first > 0:
+                larger[:, *map(slice, room.shape[1:])] = room
+            room = larger
+        room[first : first + len(part), *map(slice, sizes)] = part
+        return room
 
     first = 0
     for batch in risk.batches:
         part = batch_factors(risk, layer, batch)
-        if first == 0:
-            inputs, roots = room(part.inputs), room(part.roots)
-        last = first + len(part.inputs)
-        inputs[first:last], roots[first:last] = part.inputs, part.roots
-        first = last
+        inputs, roots = put(part.inputs, inputs, first), put(part.roots, roots, first)
+        first += len(part.inputs)
         del part  # before the next batch takes its memory
     dtype = torch.promote_types(risk.dtype, torch.float32)
     return Factors(layer, inputs, roots, device=risk.device, dtype=dtype, gpu_bytes=gpu_bytes)

@@ -95,7 +95,8 @@ class Program:
         theta, rest = _inputs(risk, batch)
         found = self._staged.run(_VALUES, [*theta, *rest], {})
         z = found[self._z]
-        r = [] if self._kind == "gauss-newton" else [risk.loss.residual(z, batch.target)]
+        with risk.inside({}):
+            r = [] if self._kind == "gauss-newton" else [risk.loss.residual(z, batch.target)]
         known = {name: found.pop(name) for name in list(found) if name in self._lasting}
         known |= self._staged.run(_SLOPES, r, known, spent=found)
         return z, {name: value for name, value in known.items() if name in self._lasting}
@@ -137,7 +138,7 @@ class LinearisedGraph(BatchGraph):
         self, program: Program, risk: EmpiricalRisk, batch: Batch, curvature: Curvature
     ) -> None:
         """Run those stages; call it inside `evaluating()`."""
-        self.program, self._kind = program, program._kind
+        self.program, self._kind, self._risk = program, program._kind, risk
         parameters = risk.parameters()
         self._shapes = list(parameters.values())
         with torch.no_grad():
@@ -153,7 +154,8 @@ class LinearisedGraph(BatchGraph):
     @torch.no_grad()
     def product(self, rows: Tensor, *, batched: bool) -> Tensor:
         """Multiply the rows."""
-        columns = split_rows(rows, self._shapes)
+        # Forward mode does not know that these rows count as constants.
+        columns = split_rows(self._risk.without_padding(rows), self._shapes)
         pushed = self.program.push(columns, self._known, batched=batched)
         bent: list[Tensor] = []
         if self._at_output is not None:
@@ -170,11 +172,31 @@ class LinearisedGraph(BatchGraph):
         return join_rows(parts, rows, self._shapes)
 
 
+_SETTINGS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)
+
+
 def signature(batch: Batch) -> tuple[object, ...]:
-    """Return what a program depends on: the shapes of a batch's tensors, the values of the rest."""
+    """Return what a program depends on: the shapes of a batch's tensors, the values of the rest.
+
+    Objects that are neither count as themselves: what they hold cannot be told from outside.
+    """
     leaves, structure = pytree.tree_flatten((batch.args, batch.kwargs))
-    kinds = [(t.shape, t.dtype) if isinstance(t, Tensor) else repr(t) for t in leaves]
-    return (*kinds, str(structure))
+    return (*map(_kind_of, leaves), str(structure))
+
+
+def has_only_tensors(batch: Batch) -> bool:
+    """Tell whether inputs are tensors and plain settings, which a trace can tell apart."""
+    leaves, _ = pytree.tree_flatten((batch.args, batch.kwargs))
+    return all(
+        isinstance(leaf, _SETTINGS) or (isinstance(leaf, Tensor) and leaf.layout is torch.strided)
+        for leaf in leaves
+    )
+
+
+def _kind_of(leaf: object) -> object:
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.dtype, leaf.layout
+    return repr(leaf) if isinstance(leaf, _SETTINGS) else id(leaf)
 
 
 def _inputs(risk: EmpiricalRisk, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:

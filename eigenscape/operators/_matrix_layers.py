@@ -20,13 +20,14 @@ from eigenscape.layers import (
     refuse_recomputed,
     require_path,
 )
+from eigenscape.operators._samples import telling_batches
 from eigenscape.risk import EmpiricalRisk, leaf_copies
 
 
 def matrix_layers(risk: EmpiricalRisk, names: Sequence[str], call: str) -> list[Layer]:
     """Find layers that are one matrix applied to vectors, or refuse.
 
-    Cost: two forward and two backward passes of the first batch, to see that they are.
+    Cost: two forward and two backward passes of up to five batches, to see that they are.
 
     Args:
         risk: Its model must be an `nn.Module`.
@@ -45,15 +46,14 @@ def matrix_layers(risk: EmpiricalRisk, names: Sequence[str], call: str) -> list[
     if len({layer.name for layer in found}) < len(found):
         raise InvalidArgumentError(f"`{call}` needs different layers; got {names}. Name each once.")
     for layer in found:
-        if (obstacle := matrix_obstacle(layer)) is not None:
+        if (obstacle := matrix_obstacle(layer, outputs_first=False)) is not None:
             raise UnsupportedModelError(
                 f"`{call}` needs linear layers or convolutions that run once; '{layer.name}' will "
                 f"not do: {obstacle}. Name another layer, or use `LayerHessian`."
             )
     with risk.ranks.together():
-        for batch in risk.batches if found else ():
+        for batch in telling_batches(risk.batches) if found else ():
             _require_own_gradients(risk, found, batch, call)
-            break
     return found
 
 
@@ -89,8 +89,7 @@ def capture_shifts(risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch) -
         for layer in layers:
             stack.callback(listen(layer).remove)
         with torch.enable_grad(), risk.evaluating(frozen=True):
-            prediction = risk.output(risk.parameters(), batch)
-            total, _ = risk.loss.total(prediction, batch.target)
+            prediction, total, _ = risk.output_and_total(risk.parameters(), batch)
     for name, found in calls.items():
         if len(found) != 1:
             raise UnsupportedModelError(

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import math
 import warnings
 
 import torch
@@ -16,9 +15,9 @@ from eigenscape.errors import (
     require_count,
 )
 from eigenscape.linear_operator import LinearOperator, Restricted, Selection
-from eigenscape.losses import CallableLoss, OutputProduct
+from eigenscape.losses import CallableLoss
 from eigenscape.operators._batch_graphs import BatchGraph
-from eigenscape.operators._linearised import LinearisedGraph, Program, signature
+from eigenscape.operators._linearised import LinearisedGraph, Program, has_only_tensors, signature
 from eigenscape.operators._product_plan import REPRESENTATIONS, ProductPlan, Work, plan_products
 from eigenscape.operators._replay import Replay
 from eigenscape.operators._risk_operator import RiskOperator
@@ -31,8 +30,6 @@ _MOST_REPLAYS = 3  # shapes of products whose memory is held at the same time
 
 class NetworkOperator(RiskOperator):
     """A matrix that may be multiplied by kept autograd graphs, or by a linearised model."""
-
-    _kind: str  # of the program: "hessian", "gauss-newton" or "residual"
 
     def __init__(
         self,
@@ -58,6 +55,9 @@ class NetworkOperator(RiskOperator):
         super()._start_anew()
         self._plan: ProductPlan | None = None
         self._programs: dict[object, Program] = {}
+        self._places: tuple[int, ...] = ()
+        self._verified: set[object] = set()
+        self._is_verified_here = False
         self._trusted: set[object] = set()
         self._replays: dict[torch.Size, Replay | None] = {}
 
@@ -84,10 +84,6 @@ class NetworkOperator(RiskOperator):
         block._start_anew()
         return block
 
-    def _curvature(self, output: Tensor, batch: Batch) -> OutputProduct:
-        """Return the product with the curvature at the output."""
-        return self.risk.loss.hessian_at(output, batch.target)
-
     @property
     def plan(self) -> ProductPlan:
         """How products are computed, and why; `print(H.plan.explain())`."""
@@ -97,14 +93,26 @@ class NetworkOperator(RiskOperator):
         return self._plan
 
     def _made(self, batch: Batch) -> BatchGraph:
-        """Build what one batch contributes, linearised where the plan says so."""
+        """Build what one batch contributes, linearised where the plan says so.
+
+        A trace holds whatever was true of the batch that it was made on, so a product of each
+        batch is compared with double backward before it counts; and again, for one batch that
+        contributes, where the parameters moved.
+
+        Returns:
+            The graph.
+        """
         while self.plan.chosen != "graph":
+            self._num_made += 1
+            key = signature(batch), batch.first
+            is_known = key in self._verified and self._is_verified_here
             try:
                 # First, so that not both are in memory at a time.
-                expected = None if signature(batch) in self._trusted else self._expected(batch)
+                expected = None if is_known else self._expected(batch)
                 graph = self._linearised(batch)
                 if expected is None or self._agrees(graph, expected):
-                    self._trusted.add(signature(batch))
+                    self._verified.add(key)
+                    self._is_verified_here |= expected is not None and bool(expected.any())
                     return graph
             except Exception as error:  # tracing and compiling meet whatever a model may do
                 problem = str(error).strip().splitlines() or [""]
@@ -115,8 +123,15 @@ class NetworkOperator(RiskOperator):
 
     def _forget(self) -> None:
         super()._forget()
+        self._is_verified_here = False
         self._trusted.clear()
         self._replays.clear()
+
+    def _forget_function(self) -> None:
+        """Drop what was learnt of another function, too."""
+        super()._forget_function()
+        self._programs.clear()
+        self._verified.clear()
 
     def _summed(self, rows: Tensor) -> Tensor:
         """Multiply rows; on a GPU, those of a known shape without starting single operations."""
@@ -155,33 +170,42 @@ class NetworkOperator(RiskOperator):
         share = self.risk.num_own_samples / batch.size
         if self._graph_bytes(batch) * share < _TINY_BYTES:
             return ProductPlan("graph", "too small for a trace to pay", {}, self._num_products)
+        batches = list(self.risk.batches)
+        if not all(map(has_only_tensors, batches)):
+            reason = "inputs that are no tensors"
+            return ProductPlan("graph", reason, {}, self._num_products)
         graph = self._graph(batch)
         work = Work(
             flops=self._flops(graph) * share,
             nbytes=self._graph_bytes(batch) * share,
             num_nodes=graph.num_nodes,
-            num_batches=math.ceil(share),
+            num_batches=len(batches),
+            num_traces=len(set(map(signature, batches))),
         )
         return plan_products(work, self._num_products, self.device.type)
 
     def _linearised(self, batch: Batch) -> LinearisedGraph:
         # A tensor that took another's place is not seen by a program that holds the old one.
-        key = (signature(batch), self.risk.places())
+        if (places := self.risk.places()) != self._places:
+            self._programs.clear()
+            self._places = places
+        key = signature(batch)
         if key not in self._programs:
             name, compiled = type(self).__name__, self.plan.chosen == "compiled"
-            self._programs[key] = Program(self.risk, batch, self._kind, name, compiled=compiled)
-        graph = LinearisedGraph(self._programs[key], self.risk, batch, self._curvature)
+            self._programs[key] = Program(self.risk, batch, self.kind, name, compiled=compiled)
+        graph = LinearisedGraph(self._programs[key], self.risk, batch, self.curvature_at)
         self._bytes_per_sample = graph.nbytes / batch.size
         return graph
 
     def _expected(self, batch: Batch) -> Tensor:
-        """Multiply two probes by double backward."""
+        """Multiply probes by double backward: two at the first batch, one at each other."""
         oracle = self._graph(batch)
-        return torch.cat([oracle.product(row[None], batched=False) for row in self._probes()])
+        probes = self._probes()[: 1 if self._verified else 2]
+        return torch.cat([oracle.product(row[None], batched=False) for row in probes])
 
     def _agrees(self, graph: BatchGraph, expected: Tensor) -> bool:
         """Compare products with single columns; several at once take more memory."""
-        pairs = zip(self._probes(), expected, strict=True)
+        pairs = zip(self._probes(), expected, strict=False)
         return all(self._agree(graph.product(v[None], batched=False)[0], Av) for v, Av in pairs)
 
     def _multiply(self, graph: BatchGraph, rows: Tensor) -> Tensor:

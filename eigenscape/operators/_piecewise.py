@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
 
 def _names(text: str) -> frozenset[str]:
@@ -21,9 +22,11 @@ _LINEAR = _names("""
     Add Sub Neg Cat Stack Clone Alias Copy ToCopy View UnsafeView ReshapeAlias Permute Transpose T
     Expand Repeat Squeeze Unsqueeze Select Slice Narrow Split SplitWithSizes Unbind Index
     IndexSelect Gather Flip Roll AsStrided Unfold Im2Col Mean Sum MaskedFill ConstantPadNd
-    ReflectionPad1D ReflectionPad2D ReplicationPad1D ReplicationPad2D AvgPool2D AvgPool3D
-    AdaptiveAvgPool2D AdaptiveAvgPool3D MkldnnAdaptiveAvgPool2D UpsampleNearest2D
-    UpsampleBilinear2D
+    ReflectionPad1D ReflectionPad2D ReflectionPad3D ReplicationPad1D ReplicationPad2D
+    ReplicationPad3D AvgPool2D AvgPool3D AdaptiveAvgPool2D AdaptiveAvgPool3D
+    MkldnnAdaptiveAvgPool2D UpsampleNearest1D UpsampleNearest2D UpsampleNearest3D UpsampleLinear1D
+    UpsampleBilinear2D UpsampleTrilinear3D UpsampleBicubic2D PixelShuffle PixelUnshuffle Cumsum
+    Tril Triu Diagonal Where
 """)
 # Linear if one input alone is differentiated.
 _LINEAR_IN_ONE = _names("""
@@ -35,8 +38,9 @@ _LINEAR_IN_FIRST = _names("Div PreluKernel")
 _NORMS = _names("NativeBatchNorm CudnnBatchNorm MiopenBatchNorm")
 # Linear on pieces.
 _PIECEWISE = _names("""
-    Relu LeakyRelu Threshold Hardtanh Clamp ClampMin ClampMax Abs Max Min Amax Amin Maximum Minimum
-    MaxPool2DWithIndices MaxPool3DWithIndices AdaptiveMaxPool2D AdaptiveMaxPool3D
+    Relu LeakyRelu Threshold Hardtanh Hardshrink Softshrink RreluWithNoise Clamp ClampMin ClampMax
+    Abs Max Min Amax Amin Maximum Minimum Sort Topk Kthvalue Median MaxPool2DWithIndices
+    MaxPool3DWithIndices AdaptiveMaxPool2D AdaptiveMaxPool3D
 """)
 
 
@@ -64,7 +68,9 @@ def curved_operation(output: Tensor, source: Tensor) -> str | None:
 
 
 def _curved(node: Any) -> str | None:
-    name = re.sub(r"Backward\d*$", "", str(node.name()))
+    name = re.sub(r"^.*::|Backwards?\d*$", "", str(node.name()))
+    if isinstance(node, BackwardCFunction):  # a user's own function may have any name
+        return name
     live = [number for number, (following, _) in enumerate(node.next_functions) if following]
     if name in _LINEAR or name in _PIECEWISE:
         return None

@@ -13,6 +13,8 @@ REPRESENTATIONS = ("graph", "linearised", "compiled")
 # Seconds that PyTorch takes to trace one node of a gradient's graph into the stages of a product,
 # and to compile it; measured on perceptrons, LeNet5, a ResNet and transformers.
 _TRACE_SECONDS, _COMPILE_SECONDS = 5e-3, 5e-2
+# What the comparison of a trace with double backward takes, in products.
+_CHECK_PRODUCTS = 2.0
 
 
 # Share of the time beside starting operations that linearising saves, and compiling.
@@ -32,12 +34,14 @@ class Work:
         nbytes: What the graphs hold.
         num_nodes: Operations in the graph of one batch.
         num_batches: Batches.
+        num_traces: How many kinds of batches there are; each needs a trace of its own.
     """
 
     flops: float
     nbytes: float
     num_nodes: int
     num_batches: int
+    num_traces: int = 1
 
 
 @dataclass(frozen=True)
@@ -95,10 +99,13 @@ def plan_products(work: Work, num_products: int, device: str) -> ProductPlan:
         "linearised": (1 - gain) * heavy + kept_calls,
         "compiled": (1 - compiled_gain) * heavy + kept_calls,
     }
+    # Every batch is compared with double backward once: a graph is made, and multiplies a probe.
+    checks = _CHECK_PRODUCTS * each["graph"]
+    nodes = work.num_nodes * work.num_traces
     before = {
         "graph": 0.0,
-        "linearised": work.num_nodes * _TRACE_SECONDS,
-        "compiled": work.num_nodes * (_TRACE_SECONDS + _COMPILE_SECONDS),
+        "linearised": checks + nodes * _TRACE_SECONDS,
+        "compiled": checks + nodes * (_TRACE_SECONDS + _COMPILE_SECONDS),
     }
     seconds = {name: before[name] + num_products * each[name] for name in each}
     chosen = min(seconds, key=lambda name: seconds[name])

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from eigenscape.batches import Batch
+from eigenscape.changes import Snapshot
 from eigenscape.errors import (
     NonDeterministicRiskError,
     NonFiniteError,
@@ -22,10 +22,15 @@ from eigenscape.errors import (
     WrongTypeError,
     require_count,
 )
+from eigenscape.evaluation import derivatives_explained
 from eigenscape.linear_operator import LinearOperator
+from eigenscape.losses import OutputProduct
 from eigenscape.operators._batch_graphs import BatchGraph
+from eigenscape.operators._saved_bytes import saved_bytes
+from eigenscape.operators._self_test import self_test
 from eigenscape.precision import product_defects
 from eigenscape.risk import EmpiricalRisk
+from eigenscape.selftest import SelfTest
 from eigenscape.space import ParamSpace
 
 _CPU_BUDGET = 4 * 2**30
@@ -43,6 +48,9 @@ _MOST_COLUMNS = 64
 class RiskOperator(LinearOperator):
     """A symmetric matrix that is a sum over batches of a risk; each matrix gives its graph."""
 
+    # The Hessian of the loss, JᵀBJ with a matrix B at the output, or their difference.
+    kind = "hessian"
+
     def __init__(self, risk: EmpiricalRisk, memory_budget: int | None) -> None:
         if not isinstance(risk, EmpiricalRisk):
             raise WrongTypeError(
@@ -59,10 +67,11 @@ class RiskOperator(LinearOperator):
     def _start_anew(self) -> None:
         """Know nothing of the risk yet."""
         self._kept: dict[int, BatchGraph] = {}
-        self._marks: tuple[object, ...] | None = None
-        self._bits = torch.empty(0)
+        self._snapshot: Snapshot | None = None
+        self._verdict: SelfTest | None = None
         self._noise: float | None = None
         self._bytes_per_sample: float | None = None
+        self._num_made = 0
         self._can_batch = True
         self._is_confirmed = False
 
@@ -92,8 +101,12 @@ class RiskOperator(LinearOperator):
 
     @property
     def noise(self) -> float:
-        """As `noise_floor` measures it, once, where the risk has `autocast`; 0 where it has not."""
-        if self.risk.autocast is None:
+        """As `noise_floor` measures it, once, where a part of the model rounds more than the rest.
+
+        So it does with `autocast`, and in layers that compute in float32 whatever their input; 0
+        where all is in the parameters' dtype.
+        """
+        if self.risk.precision == self.dtype:
             return 0.0
         if self._noise is None:
             self._noise = product_defects(
@@ -105,6 +118,37 @@ class RiskOperator(LinearOperator):
                 seed=0,
             ).relative
         return self._noise
+
+    @property
+    def self_test(self) -> SelfTest:
+        """Whether this is the matrix of the user's own function, as differences of it show.
+
+        Cost: at most about three gradients, once for each kind of matrix of a risk.
+
+        Raises:
+            SelfTestError: If it is not.
+        """
+        if self._verdict is None:
+            key = (type(self).__name__, self.space.names, *self._settings())
+            known = self.risk.whole.verdicts
+            if key not in known:
+                with derivatives_explained(f"`{type(self).__name__}`"):
+                    known[key] = self_test(self)
+            self._verdict = known[key]
+        return self._verdict
+
+    def _settings(self) -> tuple[object, ...]:
+        """Return what tells two matrices of one class apart."""
+        return ()
+
+    def product_on(self, batch: Batch, row: Tensor) -> Tensor:
+        """Multiply a row (1, n) with what a batch adds to the matrix; inside `evaluating()`."""
+        return self._graph(batch).product(row, batched=False)
+
+    def curvature_at(self, output: Tensor, batch: Batch) -> OutputProduct:
+        """Return the product with the matrix at the output."""
+        with self.risk.inside({}):
+            return self.risk.loss.hessian_at(output, batch.target)
 
     @property
     def kept_bytes(self) -> int:
@@ -132,10 +176,12 @@ class RiskOperator(LinearOperator):
         Raises:
             NonFiniteError: If a product is NaN or infinite.
             NonDeterministicRiskError: If a loader gave another number of samples than before.
+            UnsupportedModelError: If PyTorch cannot differentiate the model or the loss twice.
         """
         # One column needs its row, its float64 sum and its product at the same time.
         columns = max(1, int(self._budget // (X.shape[0] * (8 + 3 * X.element_size()))))
-        parts = [self._product(part) for part in X.split(columns, dim=1)]
+        with derivatives_explained(f"A product with {type(self).__name__}"):
+            parts = [self._product(part) for part in X.split(columns, dim=1)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _product(self, X: Tensor) -> Tensor:
@@ -164,15 +210,17 @@ class RiskOperator(LinearOperator):
         Raises:
             NonFiniteError: If it is NaN or infinite.
         """
-        with self.risk.ranks.together():
-            bits = self._refresh(wait=self.risk.ranks.size > 1)
+        alone = self.risk.ranks.size == 1
+        snapshot = self._ready(wait=not alone)
+        self._num_made = 0
         result = multiply()
-        is_finite, has_moved = self._looked_at(result, bits)
+        is_finite, has_moved = self._looked_at(result, snapshot if alone else None)
         if has_moved:
-            self._forget()
-            self._bits = bits
+            snapshot = self._ready(wait=True)
             result = multiply()
-            is_finite, _ = self._looked_at(result, bits)
+            is_finite, _ = self._looked_at(result, None)
+        if self._num_made:
+            snapshot.settle()
         if not is_finite:
             raise NonFiniteError(
                 f"A product with {type(self).__name__} is NaN or infinite. Check the vector, the "
@@ -180,20 +228,34 @@ class RiskOperator(LinearOperator):
             )
         return result
 
-    def _refresh(self, *, wait: bool) -> Tensor:
-        """Forget what was kept for other parameters; return their bits, looked at if `wait`."""
-        marks, bits = self.risk.marks(), self.risk.bits()
-        if marks != self._marks or (wait and not torch.equal(bits, self._bits)):
-            self._forget()
-            self._marks, self._bits = marks, bits
-        return bits
+    def _ready(self, *, wait: bool) -> Snapshot:
+        """Forget what was kept for another function, and test the matrix of a new one."""
+        with self.risk.ranks.together():
+            snapshot = self._refresh(wait=wait)
+        if self._verdict is None and self.self_test:
+            snapshot.settle()
+        return snapshot
 
-    def _looked_at(self, result: Tensor, bits: Tensor) -> tuple[bool, bool]:
-        """Return whether a product is finite, and whether the parameters have other bits."""
+    def _refresh(self, *, wait: bool) -> Snapshot:
+        """Forget what was kept for another function; compare contents at once if `wait`."""
+        last = self._snapshot
+        is_same = last is not None and not last.is_counted_as_changed()
+        if last is not None and is_same and not (wait and bool(last.differs(self.device))):
+            return last
+        if last is None or last.is_another_function():
+            self._forget_function()
+        self._forget()
+        self._snapshot = self.risk.snapshot()
+        return self._snapshot
+
+    def _looked_at(self, result: Tensor, snapshot: Snapshot | None) -> tuple[bool, bool]:
+        """Return whether a product is finite, and whether model and data differ from a snapshot."""
         # Two extremes find NaN and infinity alike.
         extremes = result.aminmax() if result.numel() else ()
-        has_moved = (bits != self._bits).any().to(self.dtype)
-        *ends, moved = torch.stack([*extremes, has_moved]).tolist()
+        differ = torch.zeros((), device=result.device, dtype=torch.bool)
+        if snapshot is not None:
+            differ = snapshot.differs(result.device)
+        *ends, moved = torch.stack([*extremes, differ.to(self.dtype)]).tolist()
         return all(map(math.isfinite, ends)), bool(moved)
 
     def _summed(self, rows: Tensor) -> Tensor:
@@ -233,8 +295,14 @@ class RiskOperator(LinearOperator):
         """Drop what was kept for other parameters."""
         self._kept.clear()
 
+    def _forget_function(self) -> None:
+        """Drop what was learnt of another function: something beside the weights changed."""
+        self._is_confirmed = False
+        self._verdict = None
+
     def _made(self, batch: Batch) -> BatchGraph:
         """Build what one batch contributes, and know its size."""
+        self._num_made += 1
         self._measure(batch)
         return self._graph(batch)
 
@@ -248,9 +316,11 @@ class RiskOperator(LinearOperator):
         # One number, but for rounding, about eps·√n of the products: at n = 1e8 that is 2e-12 in
         # float64 and 1e-3 in float32.
         slack, size = 1e-8 if self.dtype == torch.float64 else 1e-2, Hu.norm() + Hv.norm()
-        slack = slack if self.risk.autocast is None else self.risk.slack
+        slack = max(slack, self.risk.slack) if self.risk.precision != self.dtype else slack
         is_zero = size <= batch.size * torch.finfo(self.dtype).eps ** 0.5  # but for rounding
-        if not is_zero and (u @ Hv - v @ Hu).abs() > slack * size:
+        if is_zero:  # it says nothing about the other batches
+            return
+        if (u @ Hv - v @ Hu).abs() > slack * size:
             raise UnsupportedModelError(
                 f"{type(self).__name__} is not symmetric: uᵀAv = {u @ Hv:.4g}, vᵀAu = {v @ Hu:.4g}."
                 " An operation in the model has a wrong second derivative (in PyTorch 2.13 "
@@ -280,23 +350,10 @@ class RiskOperator(LinearOperator):
         return sum(1 for _ in self.risk.batches) if self.risk.batches.is_fixed else None
 
     def _measure(self, batch: Batch) -> None:
-        """Build one graph only to count what it saves.
-
-        The hooks that count also switch off PyTorch's check for tensors changed in place, so the
-        graph built under them is thrown away.
-        """
+        """Build one graph only to count what it saves."""
         if self._bytes_per_sample is not None:
             return
-        saved: dict[int, int] = {}
-
-        def count(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            saved[storage.data_ptr()] = storage.nbytes()
-            return tensor.detach()
-
-        with saved_tensors_hooks(count, lambda tensor: tensor):
-            self._graph(batch)
-        self._bytes_per_sample = sum(saved.values()) / batch.size
+        self._bytes_per_sample = saved_bytes(lambda: self._graph(batch)) / batch.size
 
     def _graph_bytes(self, batch: Batch) -> float:
         return (self._bytes_per_sample or 0.0) * batch.size

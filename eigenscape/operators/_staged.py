@@ -11,7 +11,7 @@ entries are computed again where they are used, and what a stage need not do is 
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ class Staged:
         pure = torch.func.functionalize(_with_gradients(function))
         trace = make_fx(pure, tracing_mode="fake", _allow_non_fake_inputs=True)
         # What is not traced is computed; autograd has no business here.
-        with torch.no_grad(), _deprecations_ignored():
+        with torch.no_grad(), _deprecations_ignored(), _autograd_unharmed():
             traced = trace(*[list(stage) for stage in inputs])
         graph = traced.graph
         simplify(graph)
@@ -227,6 +227,20 @@ class Staged:
             traced = make_fx(function, tracing_mode="fake")(*inputs)
             function = torch.compile(traced, fullgraph=True, dynamic=False)
         return lambda values: function(*values)
+
+
+def _autograd_unharmed() -> AbstractContextManager[None]:
+    """Put back which parts of PyTorch are switched on: where tracing fails, it leaves most off.
+
+    Without it all gradients of the process would be gone after that.
+
+    Returns:
+        The context that does so.
+    """
+    included = torch._C._dispatch_tls_local_include_set()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    guard: AbstractContextManager[None] = torch._C._ForceDispatchKeyGuard(included, excluded)
+    return guard
 
 
 @contextmanager

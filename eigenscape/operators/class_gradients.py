@@ -30,7 +30,7 @@ from eigenscape.operators._class_parts import (
 from eigenscape.operators.gauss_newton import GaussNewton
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
-from eigenscape.records import Status
+from eigenscape.records import SelfTest, Status
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import ParamSpace
 
@@ -75,6 +75,7 @@ class ClassGradients:
         weights: w_{c,c'} (C, C), float64.
         classes: Indices of the classes (C,).
         total: G itself.
+        self_test: Whether G is that of the user's own function.
 
     Examples:
         With all logits equal, one sample x = 1 of each of two classes and no bias, g_{c,c'} = ±½ by
@@ -141,10 +142,11 @@ class ClassGradients:
             risk = risk.restricted([params] if isinstance(params, str) else list(params))
         self.risk = risk
         self.classes = _labels(risk, classes)
+        self.total = GaussNewton(risk, memory_budget=memory_budget)
+        self.self_test = self.total.self_test
         self._means = ClassMeans(risk, self.classes, weighting, max_bytes=max_bytes)
         self.weights = self._means.weights
         self._parts = ClassParts(self.weights, extended=True)
-        self.total = GaussNewton(risk, memory_budget=memory_budget)
         self._grams: dict[str, Tensor] = {}
         self._traces: dict[str, float] = {}
 
@@ -165,7 +167,7 @@ class ClassGradients:
         """
         require_choice(name, (*LOW_RANK, "within"), "ClassGradients.part(name)")
         if name != "within":
-            return _Part(self._means, self._parts, name)
+            return _Part(self._means, self._parts, name, self.self_test)
         return self.total - self.part("between")
 
     def mean(self, row: int | None = None, label: int | None = None) -> Tensor:
@@ -324,8 +326,10 @@ class ClassGradients:
 class _Part(LinearOperator):
     """A low-rank part, Mᵀ A Aᵀ M with a map of `ClassParts`."""
 
-    def __init__(self, means: ClassMeans, parts: ClassParts, name: str) -> None:
-        self._means, self._parts, self._name = means, parts, name
+    def __init__(
+        self, means: ClassMeans, parts: ClassParts, name: str, self_test: SelfTest | None
+    ) -> None:
+        self._means, self._parts, self._name, self._self_test = means, parts, name, self_test
 
     @property
     def space(self) -> ParamSpace:
@@ -346,6 +350,11 @@ class _Part(LinearOperator):
     def is_symmetric(self) -> bool:
         """Always."""
         return True
+
+    @property
+    def self_test(self) -> SelfTest | None:
+        """Whether G, whose part it is, is that of the user's own function."""
+        return self._self_test
 
     @full_precision()
     def matmat(self, X: Tensor) -> Tensor:

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import require_count
+from eigenscape.evaluation import derivatives_explained
 from eigenscape.layers import from_matrices, to_matrices
 from eigenscape.operators._class_moments import class_moments
 from eigenscape.operators._formed import FormedOperator
 from eigenscape.operators._matrix_layers import matrix_layers
+from eigenscape.operators.gauss_newton import GaussNewton
+from eigenscape.operators.output_hessian import drawing_status
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
 
@@ -39,6 +42,7 @@ class ClassKronecker(FormedOperator):
         output_factors: Δ_c (K, m, m), float64.
         input_factors: H_c (K, n, n), float64.
         num_samples: Targets drawn for each sample; None where output factors are exact.
+        status: Whether targets were drawn. False, with a warning, if that was not asked for.
 
     Examples:
         Two classes whose inputs never meet: class 0 has 1 in the first coordinate, class 1 has 2 in
@@ -59,6 +63,7 @@ class ClassKronecker(FormedOperator):
         Papyan §7.10.
     """
 
+    @derivatives_explained("`ClassKronecker`")
     @full_precision()
     def __init__(
         self, risk: EmpiricalRisk, layer: str, *, num_samples: int | None = None, seed: int = 0
@@ -90,6 +95,8 @@ class ClassKronecker(FormedOperator):
         self.classes, self.weights = moments.classes, moments.weights
         self.output_factors, self.input_factors = moments.outputs, moments.inputs
         self.num_samples = moments.num_samples
+        self._compare(GaussNewton(risk))
+        self.status = drawing_status("ClassKronecker", num_samples, self.num_samples)
 
     @full_precision()
     def matmat(self, X: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class Fisher(NetworkOperator):
         tensor([164.])
     """
 
-    _kind = "gauss-newton"
+    kind = "gauss-newton"
 
     def __init__(
         self,
@@ -82,10 +82,14 @@ class Fisher(NetworkOperator):
                 "function. Use `Fisher(risk, kind='empirical')` or `GaussNewton(risk)`."
             )
 
-    def _graph(self, batch: Batch) -> BatchGraph:
-        return JacobianGraph(self.risk, batch, self._curvature, "Fisher")
+    def _settings(self) -> tuple[object, ...]:
+        return self._labels, self._num_samples, self._seed
 
-    def _curvature(self, output: Tensor, batch: Batch) -> OutputProduct:
+    def _graph(self, batch: Batch) -> BatchGraph:
+        return JacobianGraph(self.risk, batch, self.curvature_at, "Fisher")
+
+    def curvature_at(self, output: Tensor, batch: Batch) -> OutputProduct:
+        """Return the product with the Fisher matrix of the output."""
         loss = self.risk.loss
         if self._labels == "exact":
             return loss.hessian_at(output, batch.target)

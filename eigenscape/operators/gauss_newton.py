@@ -24,7 +24,7 @@ class GaussNewton(NetworkOperator):
         tensor([5.])
     """
 
-    _kind = "gauss-newton"
+    kind = "gauss-newton"
 
     def __init__(
         self,
@@ -47,4 +47,4 @@ class GaussNewton(NetworkOperator):
         )
 
     def _graph(self, batch: Batch) -> BatchGraph:
-        return JacobianGraph(self.risk, batch, self._curvature, "GaussNewton")
+        return JacobianGraph(self.risk, batch, self.curvature_at, "GaussNewton")

@@ -28,7 +28,7 @@ class Hessian(NetworkOperator):
         tensor([5.])
     """
 
-    _kind = "hessian"
+    kind = "hessian"
 
     def __init__(
         self,

@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import EmptySelectionError, require_count
+from eigenscape.evaluation import derivatives_explained
 from eigenscape.layers import Layer, from_matrices, to_matrices
 from eigenscape.operators._class_moments import class_moments
 from eigenscape.operators._formed import FormedOperator
 from eigenscape.operators._matrix_layers import matrix_layers
+from eigenscape.operators.gauss_newton import GaussNewton
+from eigenscape.operators.output_hessian import drawing_status
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import Block, ParamSpace
@@ -46,6 +49,7 @@ class KhatriRao(FormedOperator):
         output_factors: Δ_c (K, m̂, m̂), float64.
         input_factors: H_c (K, n̂, n̂), float64.
         num_samples: Targets drawn for each sample; None where output factors are exact.
+        status: Whether targets were drawn. False, with a warning, if that was not asked for.
 
     Examples:
         One sample, one class: nothing is lost, between layers neither. The slopes of z₁ − z₀ are
@@ -65,6 +69,7 @@ class KhatriRao(FormedOperator):
         Papyan §7.2, §7.10.
     """
 
+    @derivatives_explained("`KhatriRao`")
     @full_precision()
     def __init__(
         self,
@@ -112,6 +117,8 @@ class KhatriRao(FormedOperator):
         self.classes, self.weights = moments.classes, moments.weights
         self.output_factors, self.input_factors = moments.outputs, moments.inputs
         self.num_samples = moments.num_samples
+        self._compare(GaussNewton(risk))
+        self.status = drawing_status("KhatriRao", num_samples, self.num_samples)
         self._parts = _parts(found, self._space)
 
     @full_precision()

@@ -16,6 +16,7 @@ from eigenscape.errors import (
     ShapeError,
     require_count,
 )
+from eigenscape.evaluation import derivatives_explained
 from eigenscape.layers import (
     SampleRows,
     capture_tail,
@@ -28,7 +29,14 @@ from eigenscape.losses import CrossEntropy
 from eigenscape.operators._batch_graphs import require_tensor_output
 from eigenscape.operators._formed import FormedOperator
 from eigenscape.operators._matrix_layers import matrix_layers
-from eigenscape.operators.output_hessian import draws_needed, gram, output_roots, symmetric
+from eigenscape.operators.gauss_newton import GaussNewton
+from eigenscape.operators.output_hessian import (
+    drawing_status,
+    draws_needed,
+    gram,
+    output_roots,
+    symmetric,
+)
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
 from eigenscape.records import Status
@@ -43,14 +51,16 @@ class KroneckerHessian(FormedOperator):
     with the 1/P of (36) moved from one factor to the other. Inputs that have no part in the loss
     because their target is ignored do not count in either factor.
 
-    Cost: C backward passes of the tail over the data, where C ≤ 256; otherwise `num_samples` of
-    them with targets drawn from the model's own distribution, which is unbiased.
+    Cost: a backward pass of the tail over the data for each of C outputs, where C ≤ 256; outputs
+    may have any shape, C counts the numbers of one sample. Otherwise `num_samples` passes with
+    targets drawn from the model's own distribution, which is unbiased and said in `status`.
 
     Attributes:
         output_factor: E[M] (m, m), float64.
         input_factor: E[x̃x̃ᵀ] (n, n), float64.
         num_positions: P.
         num_samples: Targets drawn for each sample; None where the output factor is exact.
+        status: Whether targets were drawn. False, with a warning, if that was not asked for.
 
     Examples:
         Under ½·mean ‖z − y‖² the last layer's Hessian is I ⊗ E[xxᵀ], so nothing is lost.
@@ -68,6 +78,7 @@ class KroneckerHessian(FormedOperator):
         curvature", 2015; Grosse and Martens, 2016, for convolutions. Wu §3 and App. A.
     """
 
+    @derivatives_explained("`KroneckerHessian`")
     @full_precision()
     def __init__(
         self, risk: EmpiricalRisk, layer: str, *, num_samples: int | None = None, seed: int = 0
@@ -97,6 +108,8 @@ class KroneckerHessian(FormedOperator):
         output, inputs, vectors = (risk.ranks.sum(part) for part in sums)
         self.output_factor = symmetric(output / risk.divisor)
         self.input_factor = symmetric(inputs / vectors)
+        self._compare(GaussNewton(risk))
+        self.status = drawing_status("KroneckerHessian", num_samples, self.num_samples)
 
     def _sums(
         self, risk: EmpiricalRisk, seed: int, rows: SampleRows

@@ -20,6 +20,7 @@ from eigenscape.errors import (
     require_choice,
     require_count,
 )
+from eigenscape.evaluation import derivatives_explained
 from eigenscape.layers import find_layer
 from eigenscape.operators._batch_graphs import BatchGraph, HessianGraph
 from eigenscape.operators._layer_costs import Place, plan_layer
@@ -32,6 +33,7 @@ from eigenscape.operators._layer_factors import (
 )
 from eigenscape.operators._layer_plan import REPRESENTATIONS, strictest
 from eigenscape.operators._risk_operator import RiskOperator
+from eigenscape.operators._samples import fullest_samples
 from eigenscape.operators._tail_graph import TailGraph
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
@@ -107,16 +109,17 @@ class LayerHessian(RiskOperator):
             storage: The dtype in which "factors" and "streamed" are kept; the parameters' by
                 default, which is exact. Sums are in float32 at least. Rounded factors are made
                 at once, since their error is measured against one product of the tail.
-            check: Compare one product of the first batch with full double backward. It costs about
-                four gradients of that batch and catches weights that the model uses elsewhere
-                by other means than a shared `nn.Parameter`.
+            check: Compare one product of the batch with most targets with full double backward. It
+                costs about four gradients of that batch and catches weights that the model uses
+                elsewhere by other means than a shared `nn.Parameter`.
 
         Raises:
             UnsupportedModelError: If the representation asked for cannot be used here.
             InvalidArgumentError: If the parameters would not be rounded to that dtype.
             NonFiniteError: If a factor is too large for it.
         """
-        self._layer = find_layer(risk, layer, f"LayerHessian(risk, {layer!r})")
+        self._call = f"`LayerHessian(risk, {layer!r})`"
+        self._layer = find_layer(risk, layer, self._call.strip("`"))
         super().__init__(risk.restricted(self._layer.params), memory_budget)
         require_choice(
             representation, ("auto", *REPRESENTATIONS), "LayerHessian(representation=...)"
@@ -129,7 +132,7 @@ class LayerHessian(RiskOperator):
         self.representation = "tail"
         obstacle = self._layer.obstacle
         if obstacle is None and check:
-            with risk.ranks.together():
+            with risk.ranks.together(), derivatives_explained(self._call):
                 found = self._disagreement()
             # What one rank found wrong is wrong for all.
             obstacle = next((what for what in risk.ranks.gather(found) if what is not None), None)
@@ -142,7 +145,7 @@ class LayerHessian(RiskOperator):
                 stacklevel=2,
             )
         self._place = Place(self.device.type, self._budget, self.dtype.itemsize)
-        with risk.ranks.together():
+        with risk.ranks.together(), derivatives_explained(self._call):
             own, work = plan_layer(
                 self.risk,
                 self._layer,
@@ -178,6 +181,15 @@ class LayerHessian(RiskOperator):
         if self.representation == "full":
             return HessianGraph(self.risk, batch)
         return TailGraph(self.risk, self._layer, batch)
+
+    def _settings(self) -> tuple[object, ...]:
+        return (self.representation,)
+
+    def product_on(self, batch: Batch, row: Tensor) -> Tensor:
+        """Multiply a row (1, n) with what a batch adds to the block, as the representation does."""
+        if self.representation in ("tail", "full"):
+            return super().product_on(batch, row)
+        return batch_factors(self.risk, self._layer, batch).product(row)
 
     @property
     def kept_bytes(self) -> int:
@@ -252,8 +264,9 @@ class LayerHessian(RiskOperator):
 
     def _current(self) -> Factors | Tensor:
         """Return what is stored for the parameters as they are now."""
-        self._refresh(wait=True)
-        return self._kept_or_made()
+        with derivatives_explained(self._call):
+            self._ready(wait=True)
+            return self._kept_or_made()
 
     def _forget(self) -> None:
         super()._forget()
@@ -321,10 +334,14 @@ class LayerHessian(RiskOperator):
         return total.div_(self.risk.divisor).to(self.dtype)
 
     def _require_agreement(self) -> None:
-        """Compare factors and tail on the first batch."""
-        batch = self.risk.batches.sample(_CHECKED)
+        """Compare factors and tail on a few samples."""
+        batch = fullest_samples(self.risk.batches, _CHECKED)
         probe = self._probes()[:1]
-        with self.risk.ranks.together(), self.risk.evaluating():
+        with (
+            self.risk.ranks.together(),
+            derivatives_explained(self._call),
+            self.risk.evaluating(),
+        ):
             tail = TailGraph(self.risk, self._layer, batch).product(probe, batched=False)
             stored = batch_factors(self.risk, self._layer, batch).product(probe)
             own = self._agree(tail, stored)
@@ -342,13 +359,15 @@ class LayerHessian(RiskOperator):
         )
 
     def _disagreement(self) -> str | None:
-        batch = self.risk.batches.sample(_CHECKED)
+        batch = fullest_samples(self.risk.batches, _CHECKED)
         probe = self._probes()[:1]
         with self.risk.evaluating():
             try:
                 tail = TailGraph(self.risk, self._layer, batch).product(probe, batched=False)
             except UnsupportedModelError as error:
                 return str(error).split(";")[0]
+            except RuntimeError:  # a model that differentiates within itself, by the layer's input
+                return f"what follows '{self._layer.name}' is no function of its output alone"
             full = HessianGraph(self.risk, batch).product(probe, batched=False)
         if self._agree(tail, full):
             return None

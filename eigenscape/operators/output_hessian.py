@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from eigenscape.batches import Batch
 from eigenscape.dense import eigh
@@ -21,25 +21,27 @@ from eigenscape.errors import (
     require_choice,
     require_count,
 )
+from eigenscape.evaluation import derivatives_explained
 from eigenscape.layers import Layer, SampleRows, find_layer, output_vectors
 from eigenscape.operators._batch_graphs import require_tensor_output
 from eigenscape.operators._formed import FormedOperator
 from eigenscape.operators._matrix_layers import capture_shifts
 from eigenscape.operators._noise import sample_noise
-from eigenscape.operators._roots import exact_roots, have_exact_roots
+from eigenscape.operators._roots import MOST_OUTPUTS, exact_roots, have_exact_roots
+from eigenscape.operators.gauss_newton import GaussNewton
+from eigenscape.operators.hessian import Hessian
 from eigenscape.pairs import EigenPairs
 from eigenscape.precision import full_precision
 from eigenscape.records import Status
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import ParamSpace
+from eigenscape.unfolding import is_matrix
 
 KINDS = ("gauss-newton", "hessian")
 POSITIONS = ("own", "shared")
 
 _DEFAULT_SAMPLES = 16
 _INSTEAD = "`OutputHessian(..., kind='hessian', positions='shared')` takes every layout."
-# Layers that apply one matrix at each position, so that their outputs are vectors there.
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 class OutputHessian(FormedOperator):
@@ -74,6 +76,7 @@ class OutputHessian(FormedOperator):
         num_positions: P of each layer, its output vectors for each sample; where batches differ,
             that of the last.
         num_samples: Targets drawn for each sample; None where nothing was drawn.
+        status: Whether targets were drawn. False, with a warning, if that was not asked for.
 
     Examples:
         Under ½·mean ‖z − y‖² the curvature at the output is I; a layer below a weight w has w² of
@@ -92,6 +95,7 @@ class OutputHessian(FormedOperator):
         Wu §3, §4.4, App. A and B. Grosse and Martens, 2016, for the positions' own blocks.
     """
 
+    @derivatives_explained("`OutputHessian`")
     @full_precision()
     def __init__(
         self,
@@ -141,6 +145,8 @@ class OutputHessian(FormedOperator):
         with risk.ranks.together():
             total = self._total(risk, seed)
         self.matrix = symmetric(risk.ranks.sum(total) / risk.divisor)
+        self._compare((Hessian if kind == "hessian" else GaussNewton)(risk))
+        self.status = drawing_status("OutputHessian", num_samples, self.num_samples)
         self._space = ParamSpace(self._sizes)
 
     def _total(self, risk: EmpiricalRisk, seed: int) -> Tensor:
@@ -244,6 +250,28 @@ def draws_needed(output: Tensor, num_samples: int | None) -> int | None:
     return num_samples
 
 
+def drawing_status(name: str, asked: int | None, num_samples: int | None) -> Status:
+    """Say whether targets were drawn, and whether that was asked for; warn if it was not.
+
+    Args:
+        name: The operator's name.
+        asked: The `num_samples=` of the user.
+        num_samples: How many were drawn for each sample, or None.
+
+    Returns:
+        The status.
+    """
+    if num_samples is None:
+        return Status(True, "No targets are drawn: the curvature at the output is exact.")
+    text = f"`{name}` draws {num_samples} targets for each sample: unbiased, not exact."
+    if asked is None:
+        text += (
+            f" It is exact for up to {MOST_OUTPUTS} outputs a sample, with a backward pass for "
+            "each; here are more. Pass `num_samples=` to say how many to draw."
+        )
+    return Status(asked is not None, text).warn()
+
+
 def output_roots(
     risk: EmpiricalRisk, output: Tensor, batch: Batch, num_samples: int | None, seed: int
 ) -> list[Tensor]:
@@ -288,7 +316,7 @@ def _find_layers(risk: EmpiricalRisk, names: str | Sequence[str] | None) -> list
     if names is None:
         owners = dict.fromkeys(name.rpartition(".")[0] or name for name in risk.space.names)
         every = [find_layer(risk, name, call) for name in owners]
-        kept = {layer.name: layer for layer in reversed(every) if isinstance(layer.module, _LAYERS)}
+        kept = {layer.name: layer for layer in reversed(every) if is_matrix(layer.module)}
         found = list(kept.values())[::-1]
     else:
         chosen = [names] if isinstance(names, str) else names
@@ -298,10 +326,10 @@ def _find_layers(risk: EmpiricalRisk, names: str | Sequence[str] | None) -> list
             f"`{call}` found no linear layer or convolution. Name layers of these kinds."
         )
     for layer in found:
-        if not isinstance(layer.module, _LAYERS):
+        if not is_matrix(layer.module):
             raise UnsupportedModelError(
-                f"`OutputHessian(risk, {layer.name!r})` needs a linear layer or a convolution (1d "
-                f"or 2d); got {type(layer.module).__name__}. Name another layer."
+                f"`OutputHessian(risk, {layer.name!r})` needs a linear layer or a convolution; "
+                f"got {type(layer.module).__name__}. Name another layer."
             )
     labels = [layer.name for layer in found]
     if len(set(labels)) < len(labels):

@@ -23,7 +23,7 @@ class Residual(NetworkOperator):
         tensor([0.])
     """
 
-    _kind = "residual"
+    kind = "residual"
 
     def __init__(
         self,

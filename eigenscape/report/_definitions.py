@@ -95,8 +95,9 @@ DEFINITIONS = (
         "outliers",
         "Outliers",
         "Eigenvalues that stand apart above the rest: those before the widest relative gap among "
-        "the largest ones. Classifiers with C classes often have C or C − 1 of them. The gap is "
-        "certain if the intervals λ ± residual on its two sides do not touch.",
+        "the largest ones, where that is at least 1.5, three times as wide as the other gaps' "
+        "median (in logarithms), and certain: the intervals λ ± residual on its two sides do not "
+        "touch. Classifiers with C classes often have C or C − 1 of them.",
         "number = argmaxᵢ λᵢ / λᵢ₊₁",
         f"Sagun, Evci, Güney, Dauphin, Bottou, 2018; {PAPYAN}",
     ),

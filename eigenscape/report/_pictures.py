@@ -68,26 +68,24 @@ def pictures_of(record: object) -> list[Picture]:
 
 @pictures_of.register
 def _(record: Analysis) -> list[Picture]:
-    matrices = (record.hessian, record.gauss_newton, record.residual)
-    spectra = [spectrum for spectrum in matrices if spectrum is not None]
-    found: list[Picture | None] = [
-        _spectra.hessian_spectrum(record.hessian, record.outliers.num_outliers),
-        _spectra.log_spectrum(spectra),
-        _spectra.side_by_side(spectra) if len(spectra) > 1 else None,
-        _spectra.scree(record.outliers),
-        _spectra.overlap_picture(record.gradient_overlap),
-    ]
+    spectra = record.spectra()
+    outliers = 0 if record.outliers is None else record.outliers.num_outliers
+    found: list[Picture] = []
+    if record.hessian is not None:
+        found.append(_spectra.hessian_spectrum(record.hessian, outliers))
+    if spectra:
+        found.append(_spectra.log_spectrum(spectra))
+    if len(spectra) > 1:
+        found.append(_spectra.side_by_side(spectra, outliers))
+    if record.outliers is not None:
+        found.append(_spectra.scree(record.outliers))
+    if record.gradient_overlap is not None:
+        found.append(_spectra.overlap_picture(record.gradient_overlap))
     if record.layers is not None and record.layers.layers:
-        found += [
-            _layer_pictures.layers_picture(record.layers),
-            _layer_pictures.kronecker_picture(record.layers),
-            _layer_pictures.factors_picture(record.layers),
-        ]
-    found += [
-        _layer_pictures.blocks_picture(record.blocks),
-        _values.plan_picture(record.plan, record.stage_seconds),
-    ]
-    return [picture for picture in found if picture is not None]
+        found += pictures_of(record.layers)
+    if record.blocks is not None:
+        found.append(_layer_pictures.blocks_picture(record.blocks))
+    return [*found, _values.plan_picture(record.plan, record.stage_seconds)]
 
 
 @pictures_of.register

@@ -52,13 +52,24 @@ def one_eigenvalue(density: SpectralDensity) -> float:
     return 1.0 / (density.size * density.sigma * math.sqrt(2 * math.pi))
 
 
+def is_zero(density: SpectralDensity) -> bool:
+    """Say whether every eigenvalue is 0, so that there is no width to draw the density with."""
+    return not bool(density.nodes.any()) and not bool(density.spikes.any())
+
+
 def abscissae(density: SpectralDensity) -> list[float]:
     """Return the points of the axis as eigenvalues: λ, or |λ| + ε."""
     return numbers(density.grid.exp() if density.scale == "log" else density.grid)
 
 
 def heights(densities: Sequence[SpectralDensity]) -> tuple[float, float]:
-    """Return the ends of a logarithmic axis: a tenth of one eigenvalue, and above everything."""
+    """Return the ends of a logarithmic axis: a tenth of one eigenvalue, and above everything.
+
+    Densities of zero matrices do not count: nothing of them is drawn.
+    """
+    densities = [density for density in densities if not is_zero(density)]
+    if not densities:
+        return 0.1, 1.0
     floor = min(one_eigenvalue(density) for density in densities) / 10
     tops = [max(numbers(density.density)) for density in densities]
     return floor, _ROOM * max(*tops, *(one_eigenvalue(density) for density in densities))
@@ -67,7 +78,7 @@ def heights(densities: Sequence[SpectralDensity]) -> tuple[float, float]:
 def density_marks(
     density: SpectralDensity, floor: float, colour: Colour, label: str | None
 ) -> list[Mark]:
-    """Return a density and its band; one probe has no band."""
+    """Return a density and its band; none where the error is not known."""
     x, y, stderr = abscissae(density), numbers(density.density), numbers(density.stderr)
     sign = "|λ| + ε" if density.scale == "log" else "λ"
     hover = [
@@ -170,14 +181,20 @@ def spectrum_panel(
     levels: tuple[float, float] | None = None,
     title: str = "",
 ) -> Panel:
-    """Return density and ends of one matrix on a linear axis of eigenvalues."""
+    """Return density and ends of one matrix on a linear axis of eigenvalues.
+
+    Of a zero matrix there is a line at 0 that says so.
+    """
     floor, top = levels or heights([spectrum.density])
-    height = one_eigenvalue(spectrum.density)
-    label = f"bulk of {named(spectrum)}, ± {BAND} s.e."
-    marks = density_marks(spectrum.density, floor, coloured(spectrum), label)
-    marks += end_marks(spectrum, height, floor, num_outliers)
-    if not title:  # a panel among others is too narrow for names
-        marks += smallest_marks(spectrum, height, top)
+    if is_zero(spectrum.density):
+        marks = zero_marks(spectrum.size)
+    else:
+        height = one_eigenvalue(spectrum.density)
+        label = f"bulk of {named(spectrum)}, ± {BAND} s.e."
+        marks = density_marks(spectrum.density, floor, coloured(spectrum), label)
+        marks += end_marks(spectrum, height, floor, num_outliers)
+        if not title:  # a panel among others is too narrow for names
+            marks += smallest_marks(spectrum, height, top)
     return Panel(
         marks,
         Axis("eigenvalue λ", limits=limits or eigenvalue_limits([spectrum])),
@@ -186,16 +203,26 @@ def spectrum_panel(
     )
 
 
+def zero_marks(size: int) -> list[Mark]:
+    """Return a line at 0 that says that all eigenvalues are there."""
+    return [Rule(0.0, f"all {size} eigenvalues are 0")]
+
+
 def eigenvalue_limits(spectra: Sequence[MatrixSpectrum]) -> tuple[float, float]:
     """Return the ends of an axis that shows every density and every certified eigenvalue."""
     shown: list[float] = []
     for spectrum in spectra:
+        if is_zero(spectrum.density):
+            shown.append(0.0)
+            continue
         grid = numbers(spectrum.density.grid)
         shown += [grid[0], grid[-1]]
         for pairs in (spectrum.largest, spectrum.smallest):
             shown += [*numbers(pairs.values - pairs.residuals)]
             shown += [*numbers(pairs.values + pairs.residuals)]
     low, high = min(shown), max(shown)
+    if low == high == 0:
+        return -1.0, 1.0
     pad = 0.03 * ((high - low) or max(abs(high), 1e-12))
     return low - pad, high + pad
 
@@ -212,12 +239,13 @@ def hessian_spectrum(spectrum: MatrixSpectrum, num_outliers: int | None = None) 
 
 def log_spectrum(spectra: Sequence[MatrixSpectrum]) -> Picture:
     """Picture 2: all matrices on one logarithmic axis of |λ|."""
-    densities = [spectrum.log_density for spectrum in spectra]
-    floor, top = heights(densities)
+    shown = [spectrum for spectrum in spectra if not is_zero(spectrum.log_density)]
+    floor, top = heights([spectrum.log_density for spectrum in shown])
     marks: list[Mark] = []
-    for spectrum, density in zip(spectra, densities, strict=True):
-        marks += density_marks(density, floor, coloured(spectrum), named(spectrum))
-    for spectrum, density in reversed(list(zip(spectra, densities, strict=True))):
+    for spectrum in shown:
+        marks += density_marks(spectrum.log_density, floor, coloured(spectrum), named(spectrum))
+    for spectrum in reversed(shown):
+        density = spectrum.log_density
         ends = ((spectrum.largest, "from the top"), (spectrum.smallest, "from the bottom"))
         for pairs, end in ends:
             x = [abs(value) + density.epsilon for value in numbers(pairs.values)]
@@ -230,13 +258,18 @@ def log_spectrum(spectra: Sequence[MatrixSpectrum]) -> Picture:
                 marks.append(Points(x, level, coloured(spectrum), hollow=True, hover=hover))
     panel = Panel(
         marks,
-        Axis("|λ| + ε", log=True, limits=_log_limits(spectra)),
+        Axis("|λ| + ε", log=True, limits=_log_limits(shown)),
         Axis("density of log |λ|", log=True, limits=(floor, top)),
     )
-    return Picture("log-spectrum", "Spectra on a logarithmic axis", [panel], _decades(spectra))
+    title, table = "Spectra on a logarithmic axis", _decades(spectra)
+    zero = [named(spectrum) for spectrum in spectra if spectrum not in shown]
+    notes = tuple(f"{name} is zero and not on a logarithmic axis." for name in zero)
+    return Picture("log-spectrum", title, [panel], table, notes)
 
 
 def _log_limits(spectra: Sequence[MatrixSpectrum]) -> tuple[float, float]:
+    if not spectra:
+        return 0.1, 1.0
     grids = [abscissae(spectrum.log_density) for spectrum in spectra]
     tops = [
         float(pairs.values.abs().max())
@@ -283,11 +316,17 @@ def _count(density: SpectralDensity, low: float, high: float) -> tuple[float, fl
     return exact + float(shares.mean()), stderr
 
 
-def side_by_side(spectra: Sequence[MatrixSpectrum]) -> Picture:
-    """Picture 3: each matrix in its own panel, on the same axes."""
+def side_by_side(spectra: Sequence[MatrixSpectrum], num_outliers: int = 0) -> Picture:
+    """Picture 3: each matrix in its own panel, on the same axes; outliers are those of H."""
     limits, levels = eigenvalue_limits(spectra), heights([s.density for s in spectra])
     panels = [
-        spectrum_panel(spectrum, limits=limits, levels=levels, title=named(spectrum))
+        spectrum_panel(
+            spectrum,
+            num_outliers=num_outliers if spectrum.matrix == "Hessian" else 0,
+            limits=limits,
+            levels=levels,
+            title=named(spectrum),
+        )
         for spectrum in spectra
     ]
     # The title says which matrix it is and the first picture has the legend.
@@ -395,15 +434,18 @@ def layer_picture(spectrum: LayerSpectrum) -> Picture:
 def density_picture(density: SpectralDensity) -> Picture:
     """Draw one density with its spikes."""
     floor, top = heights([density])
-    log = density.scale == "log"
-    marks = density_marks(density, floor, "hessian", f"density, ± {BAND} s.e.")
-    spikes = numbers(density.spikes)
+    log = density.scale == "log" and not is_zero(density)
+    spikes = [] if is_zero(density) else numbers(density.spikes)
+    marks = zero_marks(density.size)
+    if not is_zero(density):
+        marks = density_marks(density, floor, "hessian", f"density, ± {BAND} s.e.")
     if spikes:
         x = [abs(value) + density.epsilon for value in spikes] if log else spikes
         hover = [f"λ = {short(value, 6)}" for value in spikes]
         level = [one_eigenvalue(density)] * len(x)
         marks.append(Points(x, level, "outlier", "deflated, exact", stem=floor, hover=hover))
-    axis = Axis("|λ| + ε" if log else "eigenvalue λ", log=log)
+    limits = (-1.0, 1.0) if is_zero(density) else None
+    axis = Axis("|λ| + ε" if log else "eigenvalue λ", log=log, limits=limits)
     name = "density of log |λ|" if log else "density of eigenvalues"
     panel = Panel(marks, axis, Axis(name, log=True, limits=(floor, top)))
     table = {name: list(column) for name, column in density.columns().items()}

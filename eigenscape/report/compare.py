@@ -2,15 +2,20 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from torch import Tensor
 
 from eigenscape.analyses import (
     Analysis,
+    GradientOverlap,
     LayerBlock,
+    MatrixSpectrum,
+    Outliers,
+    Point,
     eigenspace_overlap,
     spectral_distance,
 )
@@ -19,11 +24,12 @@ from eigenscape.linalg import SpectralDensity
 from eigenscape.records import Columns, Record, Status
 from eigenscape.report._marks import Axis, Band, Line, Mark, Panel, Picture
 from eigenscape.report._pictures import pictures_of
-from eigenscape.report._spectra import density_marks, heights
+from eigenscape.report._spectra import density_marks, heights, is_zero
 from eigenscape.report._style import SERIES
 from eigenscape.report._values import table_of
 from eigenscape.report.runs import Run, read_run
 
+_Part = TypeVar("_Part")
 _MOST_VECTORS = 10  # of the eigenspaces that are compared where the number of classes is unknown
 
 
@@ -35,13 +41,14 @@ class Comparison(Record):
         names: A name for each run.
         quantities: What was compared.
         values: For each quantity one number a run; None where a run does not have it.
-        densities: The Hessian's density on the logarithmic axis, one for each run.
+        densities: The Hessian's density on the logarithmic axis, one for each run; None where a
+            run does not have it.
     """
 
     names: tuple[str, ...]
     quantities: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]
-    densities: tuple[SpectralDensity, ...]
+    densities: tuple[SpectralDensity | None, ...]
 
     def columns(self) -> Columns:
         """Return one row for each quantity, one column for each run."""
@@ -86,7 +93,11 @@ def compare(runs: Sequence[Run | Analysis | str | os.PathLike[str]]) -> Comparis
     poor = sum(not analysis.status for analysis in analyses)
     text = f"{len(analyses)} runs, {len(rows)} quantities."
     if poor:
-        text += f" {poor} of the runs did not converge everywhere; see their own status."
+        text += f" {poor} of the runs did not converge everywhere, or lack parts that failed; "
+        text += "see their own status."
+    looks = sum(analysis.subsample is not None for analysis in analyses)
+    if looks:
+        text += f" {looks} of the runs looked at some of the samples only."
     return Comparison(
         status=Status(not poor, text),
         num_products=0,
@@ -94,22 +105,25 @@ def compare(runs: Sequence[Run | Analysis | str | os.PathLike[str]]) -> Comparis
         names=_distinct([name for name, _ in pairs]),
         quantities=tuple(name for name, _ in rows),
         values=tuple(tuple(values) for _, values in rows),
-        densities=tuple(analysis.hessian.log_density for analysis in analyses),
+        densities=tuple(None if a.hessian is None else a.hessian.log_density for a in analyses),
     )
 
 
 @pictures_of.register
 def _(record: Comparison) -> list[Picture]:
-    floor, top = heights(record.densities)
+    floor, top = heights([density for density in record.densities if density is not None])
     marks: list[Mark] = []
     for number, (name, density) in enumerate(zip(record.names, record.densities, strict=True)):
+        if density is None or is_zero(density):
+            continue
         colour, again = SERIES[number % len(SERIES)], number >= len(SERIES)
         for mark in density_marks(density, floor, colour, name):
             if isinstance(mark, Line):
                 marks.append(Line(mark.x, mark.y, colour, name, again, mark.hover, name))
             elif isinstance(mark, Band):
                 marks.append(mark)
-    axes = (Axis("|λ| + ε", log=True), Axis("density of log |λ|", log=True, limits=(floor, top)))
+    x = Axis("|λ| + ε", log=True, limits=None if marks else (0.1, 1.0))
+    axes = (x, Axis("density of log |λ|", log=True, limits=(floor, top)))
     panel = Panel(marks, *axes)
     return [Picture("comparison", "Hessian spectra", [panel], table_of(record), pick=True)]
 
@@ -141,22 +155,43 @@ Row = tuple[str, list[float | None]]
 
 
 def _scalars(analyses: Sequence[Analysis]) -> list[Row]:
-    measures: dict[str, Callable[[Analysis], float | None]] = {
-        "loss": lambda a: a.point.loss,
-        "accuracy": lambda a: a.point.accuracy,
-        "gradient norm": lambda a: a.point.gradient_norm,
-        "parameters": lambda a: float(a.point.num_parameters),
-        "largest eigenvalue λ₁": lambda a: _first(a.hessian.largest.values),
-        "its residual": lambda a: _first(a.hessian.largest.residuals),
-        "most negative eigenvalue": lambda a: _last(a.hessian.smallest.values),
-        "trace": lambda a: a.hessian.trace,
-        "standard error of the trace": lambda a: a.hessian.trace_stderr,
-        "Frobenius norm": lambda a: a.hessian.frobenius,
-        "standard error of the norm": lambda a: a.hessian.frobenius_stderr,
-        "outliers": lambda a: float(a.outliers.num_outliers),
-        "share of the gradient in the top eigenvectors": lambda a: _last(a.gradient_overlap.shares),
+    of_point: dict[str, Callable[[Point], float | None]] = {
+        "loss": lambda p: p.loss,
+        "accuracy": lambda p: p.accuracy,
+        "gradient norm": lambda p: p.gradient_norm,
+        "parameters": lambda p: float(p.num_parameters),
     }
-    return [(name, [_known(measure(a)) for a in analyses]) for name, measure in measures.items()]
+    of_hessian: dict[str, Callable[[MatrixSpectrum], float | None]] = {
+        "largest eigenvalue λ₁": lambda H: _first(H.largest.values),
+        "its residual": lambda H: _first(H.largest.residuals),
+        "most negative eigenvalue": lambda H: _last(H.smallest.values),
+        "trace": lambda H: H.trace,
+        "standard error of the trace": lambda H: H.trace_stderr,
+        "Frobenius norm": lambda H: H.frobenius,
+        "standard error of the norm": lambda H: H.frobenius_stderr,
+    }
+    of_outliers: dict[str, Callable[[Outliers], float | None]] = {
+        "outliers": lambda found: float(found.num_outliers)
+    }
+    of_overlap: dict[str, Callable[[GradientOverlap], float | None]] = {
+        "share of the gradient in the top eigenvectors": lambda found: _last(found.shares)
+    }
+    return [
+        *_rows([a.point for a in analyses], of_point),
+        *_rows([a.hessian for a in analyses], of_hessian),
+        *_rows([a.outliers for a in analyses], of_outliers),
+        *_rows([a.gradient_overlap for a in analyses], of_overlap),
+    ]
+
+
+def _rows(
+    parts: Sequence[_Part | None], measures: Mapping[str, Callable[[_Part], float | None]]
+) -> list[Row]:
+    """Return a row for each measure; None where a run lacks the part, or nobody knows."""
+    return [
+        (name, [None if part is None else _known(measure(part)) for part in parts])
+        for name, measure in measures.items()
+    ]
 
 
 def _layers(analyses: Sequence[Analysis]) -> list[Row]:
@@ -171,21 +206,26 @@ def _layers(analyses: Sequence[Analysis]) -> list[Row]:
 
 
 def _distances(analyses: Sequence[Analysis]) -> list[Row]:
-    first = analyses[0]
-    moved: list[float | None] = [
-        spectral_distance(first.hessian.log_density, a.hessian.log_density) for a in analyses
+    """Return how far the Hessians are from the first run's, where that has one."""
+    spectra, here = [a.hessian for a in analyses], analyses[0].point
+    first = spectra[0]
+    if first is None:
+        return []
+    moved = [
+        None if H is None else spectral_distance(first.log_density, H.log_density) for H in spectra
     ]
     rows: list[Row] = [("distance of log |λ| to the first run", moved)]
-    counts = [a.hessian.largest.vectors.shape[1] for a in analyses]
-    k = min(*counts, first.point.num_classes or _MOST_VECTORS)
+    counts = [H.largest.vectors.shape[1] for H in spectra if H is not None]
+    classes = None if here is None else here.num_classes
+    k = min(*counts, classes or _MOST_VECTORS)
     if k > 0:
         name = f"overlap of the top {k} eigenvectors with the first run"
-        rows.append((name, [_overlap(first, a, k) for a in analyses]))
+        rows.append((name, [None if H is None else _overlap(first, H, k) for H in spectra]))
     return rows
 
 
-def _overlap(first: Analysis, second: Analysis, k: int) -> float | None:
-    U, V = (a.hessian.largest.vectors[:, :k] for a in (first, second))
+def _overlap(first: MatrixSpectrum, second: MatrixSpectrum, k: int) -> float | None:
+    U, V = (H.largest.vectors[:, :k] for H in (first, second))
     return float(eigenspace_overlap(U, V).overlaps[-1]) if U.shape[0] == V.shape[0] else None
 
 

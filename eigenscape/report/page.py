@@ -26,7 +26,9 @@ from eigenscape.report._sections import (
     Words,
     cards_of,
     facts_of,
+    failures_of,
     sections_of,
+    tests_of,
 )
 from eigenscape.report.figures import ENDINGS
 from eigenscape.report.study_result import StudyResult
@@ -34,6 +36,7 @@ from eigenscape.train import Training
 
 _HERE = Path(__file__).parent
 _SHOWN = 20
+_ROWS = 200  # of tables that stand alone
 _ERRORS = ("residual", "s.e.", "stderr")
 
 
@@ -150,15 +153,21 @@ def _study_parts(result: StudyResult) -> _Parts:
 
 
 def _sheets(record: Record) -> list[dict[str, Any]]:
-    """Return the tables of a study, its claims first."""
-    if not isinstance(record, StudyResult):
-        return []
-    claims = {name: list(column) for name, column in record.columns().items()}
-    sheets = [("claims", "Claims of the paper", claims)] if record.findings else []
-    sheets += [(s.name, s.title, {n: list(c) for n, c in s.columns.items()}) for s in record.sheets]
+    """Return the tables after the figures: a study's, or what failed and what was tested."""
+    sheets: list[tuple[str, str, Table]] = []
+    if isinstance(record, Analysis):
+        sheets = [("failed", "What failed", failures_of(record))]
+        sheets.append(("self-test", "Is it the matrix of your function?", tests_of(record)))
+    if isinstance(record, StudyResult):
+        claims = {name: list(column) for name, column in record.columns().items()}
+        sheets = [("claims", "Claims of the paper", claims)] if record.findings else []
+        sheets += [
+            (s.name, s.title, {n: list(c) for n, c in s.columns.items()}) for s in record.sheets
+        ]
     return [
-        {"key": key, "title": title, "cells": cells(table, shown=200)}
+        {"key": key, "title": title, "cells": cells(table, shown=_ROWS)}
         for key, title, table in sheets
+        if any(table.values())
     ]
 
 
@@ -186,6 +195,8 @@ def _render(parts: _Parts, record: Record, folder: Path, settings: dict[str, Any
         ],
         record=record,
         poor=_doubts(parts.sections),
+        failed=list(record.failures) if isinstance(record, Analysis) else [],
+        untested=record.remarks()[1:] if isinstance(record, Analysis) else [],
         layers=_layer_table(record),
         sheets=_sheets(record),
         definitions=[d for d in DEFINITIONS if isinstance(record, Analysis) or d.key in used],

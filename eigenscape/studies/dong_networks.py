@@ -8,6 +8,7 @@ condition number needs a matrix that is not indefinite.
 
 import contextlib
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from eigenscape.analyses import (
     squared_block_norms,
 )
 from eigenscape.data import DataSet
-from eigenscape.errors import DataError, EigenscapeError
+from eigenscape.errors import ConvergenceWarning, DataError, EigenscapeError
 from eigenscape.linear_operator import LinearOperator
 from eigenscape.losses import CrossEntropy
 from eigenscape.models import build
@@ -286,7 +287,11 @@ def losses_of(
             "blocks were not multiplied out."
         )
     try:
-        given["Kronecker"] = [KroneckerHessian(risk, layer) for layer in matrix_layers(risk)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the notes say it
+            factors = [KroneckerHessian(risk, layer) for layer in matrix_layers(risk)]
+        given["Kronecker"] = factors
+        notes += sorted({str(K.status) for K in factors if not K.status})
     except EigenscapeError as error:
         notes.append(f"{networks.cast.label}: no Kronecker approximation. {error}")
     given["Adam"] = adam_diagonal(adam_state(networks), G.space).to(G.device)

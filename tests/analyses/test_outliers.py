@@ -40,13 +40,19 @@ def test_the_widest_ratio_counts() -> None:
     assert record.to_frame()["ratio to next"].isna().tolist() == [False] * 5 + [True]
 
 
-def test_an_even_slope_has_no_outliers() -> None:
-    assert found([5.0, 4.0, 3.2, 2.6]).num_outliers == 0
+@pytest.mark.parametrize("ratio", [1.25, 2.0, 10.0])
+def test_an_even_slope_has_no_outliers(ratio: float) -> None:
+    values = [5.0 / ratio**i for i in range(6)]
+    assert found(values).num_outliers == 0
+    assert found([5.0 * ratio**4, *values]).num_outliers == 1
 
 
-def test_residuals_make_it_uncertain() -> None:
-    assert found([9.0, 2.0, 1.9], residual=1.0).is_certain
-    assert not found([9.0, 2.0, 1.9], residual=4.0).is_certain
+def test_a_gap_within_the_residuals_is_none() -> None:
+    certain = found([9.0, 2.0, 1.9], residual=1.0)
+    assert (certain.is_certain, certain.num_outliers) == (True, 1)
+    unsure = found([9.0, 2.0, 1.9], residual=4.0)
+    assert (unsure.is_certain, unsure.num_outliers) == (False, 0)
+    assert unsure.gap == pytest.approx(4.5)  # kept all the same
 
 
 def test_negative_eigenvalues_are_no_gap() -> None:

@@ -108,8 +108,8 @@ def test_lists_give_the_same_in_one_pass(x) -> None:
         for name in ("overlap", "overlap_removed", "trace_share", "values"):
             torch.testing.assert_close(getattr(found[key], name), getattr(record, name))
     # Three batches, and looks at the first one: one for each layer and for each layer above it,
-    # and two that hold all layers against autograd.
-    assert len(calls) == 3 + (1 + 2) + (1 + 1) + 1 + 2
+    # and two that hold all layers against autograd, of the first batch and of the last.
+    assert len(calls) == 3 + (1 + 2) + (1 + 1) + 1 + 2 * 2
 
 
 def test_inputs_by_keyword_and_in_place_activations_are_seen(x) -> None:
@@ -204,5 +204,8 @@ def test_a_layer_that_runs_twice_in_a_later_batch_is_refused(x) -> None:
             h = torch.relu(self.one(x))
             return self.two(h if len(x) == 4 else self.one(h))
 
-    with pytest.raises(UnsupportedModelError, match="does not run once"):
-        output_space_overlap(made(Sometimes(), x[:7], batch_size=4), "one", space="gradients")
+    y = torch.arange(7) % 3
+    batches = [(x[:4], y[:4]), (x[4:7], y[4:])]
+    risk = EmpiricalRisk(Sometimes().double(), CrossEntropy(), batches, sample_dim=None)
+    with pytest.raises(UnsupportedModelError, match="ran 2 times in one forward pass"):
+        output_space_overlap(risk, "one", space="gradients")

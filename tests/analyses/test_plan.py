@@ -45,7 +45,7 @@ def test_enough_pairs_for_the_classes() -> None:
     quick = BUDGETS["quick"]
     assert num_pairs("Hessian", quick, None) == (8, 1)
     assert num_pairs("Hessian", quick, 10) == (14, 1)
-    assert num_pairs("Gauss-Newton", quick, 100) == (104, 0)
+    assert num_pairs("Gauss-Newton", quick, 18) == (22, 0)
     assert num_pairs("residual", BUDGETS["thorough"], 10) == (4, 4)
 
 

@@ -174,7 +174,7 @@ def test_the_first_variances_are_squares_of_the_weights(problem: Problem) -> Non
 
 
 def test_a_prior_that_equals_the_trained_weights_is_refused(problem: Problem) -> None:
-    with pytest.raises(InvalidArgumentError, match="equals the model's trained weights"):
+    with pytest.raises(InvalidArgumentError, match="equals the posterior's mean, the trained"):
         make_posterior(problem.risk, problem.model.state_dict())
 
 

@@ -93,7 +93,9 @@ def test_a_prior_from_before_training_is_asked_for(
     given = ("--prior", files[1]) if case == "trained" else ()
     result = cli(*words, *given, "--out", "b")
     assert result.exit_code == 2
-    expected = "equals the model's trained weights" if given else "before the first step"
+    expected = (
+        "equals the posterior's mean, the trained weights" if given else "before the first step"
+    )
     assert expected in " ".join(result.stderr.split())
     assert not Path("b").exists()  # there is nothing to resume
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from eigenscape.records import Record
 from eigenscape.report import read_run, save_run
@@ -26,6 +27,25 @@ def test_a_kept_certificate_is_confirmed(cli: Cli, kept: Path) -> None:
     assert "Confirmed." in said
     assert "30, with an error of" in said
     assert f"at most {read_run(kept).record.certificate.error_bound:.4g}" in said
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_prior_that_is_not_the_first_weights_is_refused(
+    cli: Cli, kept: Path, given: bool
+) -> None:
+    other = {name: 2.0 * tensor for name, tensor in load_file("init.safetensors").items()}
+    save_file(other, "other.safetensors" if given else "init.safetensors")
+    result = cli("verify", kept, *(("--prior", "other.safetensors") if given else ()))
+    assert result.exit_code == 2
+    assert "must be the weights that the certificate's prior" in " ".join(result.stderr.split())
+
+
+def test_first_weights_that_are_gone_are_asked_for(cli: Cli, kept: Path) -> None:
+    Path("init.safetensors").rename("elsewhere.safetensors")
+    result = cli("verify", kept)
+    assert result.exit_code == 2
+    assert "Name the file with `--prior`" in " ".join(result.stderr.split())
+    assert cli("verify", kept, "--prior", "elsewhere.safetensors").exit_code == 0
 
 
 def test_its_own_draws_are_no_check(cli: Cli, kept: Path) -> None:

@@ -9,7 +9,12 @@ import torch
 from scipy.stats import wasserstein_distance
 from torch import Tensor
 
-from eigenscape.errors import InvalidArgumentError, NotSymmetricError, UnknownNameError
+from eigenscape.errors import (
+    InvalidArgumentError,
+    NonFiniteError,
+    NotSymmetricError,
+    UnknownNameError,
+)
 from eigenscape.linalg.density import Kernel, SpectralDensity, spectral_density
 from eigenscape.linalg.eigsh import eigsh
 from eigenscape.operators import Dense
@@ -126,9 +131,75 @@ def test_the_band_is_calibrated() -> None:
     assert bool(((stderr.square().mean(0) / error.var(0) - 1).abs() < 0.42).all())
 
 
-def test_a_single_probe_has_no_band() -> None:
-    rho = spectral_density(Dense(torch.eye(9)), num_steps=3, num_probes=1)
-    assert bool(rho.stderr.isnan().all())
+def test_a_single_probe_has_an_honest_band() -> None:
+    values = SPECTRA["indefinite"](80)
+    A = Dense(with_spectrum(values))
+    errors, stderrs = [], []
+    for seed in range(200):
+        rho = spectral_density(A, num_steps=8, num_probes=1, seed=seed, num_points=2)
+        mean, stderr = rho.moment(1)
+        errors.append(mean - float(values.mean()))
+        stderrs.append(stderr)
+    inside = torch.tensor(errors).abs() <= 2 * torch.tensor(stderrs)
+    # 95.4 %, less 4 binomial deviations.
+    assert float(inside.double().mean()) >= 0.954 - 4 * math.sqrt(0.954 * 0.046 / 200)
+    assert spectral_density(Dense(torch.eye(9)), num_steps=3, num_probes=1).moment(1) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "num_steps"), [(-0.05, 0.05, 10), (0.5, 100.0, 10), (-1.0, 0.0, 4)]
+)
+def test_a_count_says_what_few_steps_cannot_resolve(
+    low: float, high: float, num_steps: int
+) -> None:
+    values = SPECTRA["indefinite"](300)
+    A = Dense(torch.diag(values))
+    true = int(((values > low) & (values <= high)).sum())
+    inside = 0
+    for seed in range(100):
+        rho = spectral_density(A, num_steps=num_steps, num_probes=2, seed=seed, num_points=2)
+        count, stderr = rho.count(low, high)
+        inside += abs(count - true) <= 2 * stderr
+    assert inside >= 90
+
+
+def test_a_count_between_two_nodes_is_not_zero_without_an_error() -> None:
+    values = SPECTRA["indefinite"](300)
+    rho = spectral_density(Dense(torch.diag(values)), num_steps=10, num_probes=4)
+    gap = rho.nodes[0].sort().values[4:6].tolist()
+    count, stderr = rho.count(gap[0] + 1e-3, gap[1] - 1e-3)
+    assert stderr > 1.0
+    true = int(((values > gap[0] + 1e-3) & (values <= gap[1] - 1e-3)).sum())
+    assert abs(count - true) <= 2 * stderr
+
+
+def test_a_space_that_is_exhausted_leaves_no_error_of_resolution() -> None:
+    A = Dense(with_spectrum([1.0] * 20 + [2.0] * 20))
+    rho = spectral_density(A, num_steps=10, num_probes=300)
+    count, stderr = rho.count(1.5, 2.5)
+    assert abs(count - 20.0) <= 3 * stderr
+    # 40 · √(2 · ¼/42)/√300: what 300 probes leave.
+    assert stderr == pytest.approx(40 * math.sqrt(0.5 / 42 / 300), rel=0.1)
+
+
+def test_a_curve_that_steps_do_not_resolve_says_so() -> None:
+    # On a logarithmic axis a few steps see nothing of what is near zero.
+    values = torch.logspace(-6, 0, 200, dtype=torch.float64)
+    A, points = Dense(torch.diag(values)), torch.log(torch.tensor([1e-4, 1e-2, 0.5]))
+    kernel = Kernel(width=0.7)
+    exact = torch.exp(-0.5 * ((points[:, None] - values.log()) / 0.7) ** 2).mean(1)
+    exact /= 0.7 * math.sqrt(2 * math.pi)
+    rho = spectral_density(A, num_steps=8, num_probes=50, scale="log", kernel=kernel)
+    density, stderr = rho.evaluate(points)
+    assert float((density - exact).abs().max()) > 0.03  # the error is there
+    assert bool(((density - exact).abs() <= 3 * stderr).all())
+
+
+def test_moments_beyond_numbers_are_refused() -> None:
+    rho = spectral_density(Dense(1e200 * torch.eye(9, dtype=torch.float64)), num_steps=3)
+    assert rho.moment(1)[0] == pytest.approx(1e200)
+    with pytest.raises(NonFiniteError, match="Divide the operator"):
+        rho.moment(2)
 
 
 def test_counts() -> None:

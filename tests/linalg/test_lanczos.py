@@ -236,6 +236,28 @@ def test_a_checkpoint_of_other_weights_is_refused(tmp_path: Path) -> None:
         lanczos(Dense(matrix), num_steps=5, seed=1, checkpoint=tmp_path)
 
 
+def test_weights_that_moved_a_little_are_refused_in_float32(tmp_path: Path) -> None:
+    # A change whose first quotient vᵀAv is that of before: only the whole product tells.
+    matrix = with_spectrum(SPECTRA["decaying"](200)).float()
+    run = lanczos(Dense(matrix), num_steps=5, checkpoint=tmp_path)
+    assert run.basis is not None
+    v = run.basis[0, 0]
+    change = 1e-2 * with_spectrum(SPECTRA["indefinite"](200), seed=1).float()
+    change -= (v @ change @ v) * torch.outer(v, v)
+    assert float((v @ change @ v).abs()) < 1e-8
+    with pytest.raises(CheckpointError, match="another operator"):
+        lanczos(Dense(matrix + change), num_steps=5, checkpoint=tmp_path)
+
+
+def test_a_run_of_very_small_products_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
+    matrix = 2.0**-900 * with_spectrum(SPECTRA["decaying"](40))
+    whole = lanczos(Dense(matrix), num_steps=9)
+    lanczos(Dense(matrix), num_steps=9, checkpoint=tmp_path)
+    resumed = lanczos(Dense(matrix), num_steps=9, checkpoint=tmp_path)
+    assert torch.equal(resumed.alphas, whole.alphas)
+    assert float(whole.alphas.abs().max()) > 0.0
+
+
 def test_progress_is_reported() -> None:
     seen: list[Progress] = []
     lanczos(Dense(torch.eye(9)), num_steps=4, progress=seen.append)

@@ -54,7 +54,7 @@ def bag_risk(model: nn.Module, positions: int, sizes: tuple[int, ...] = (N,)) ->
     generator = torch.Generator().manual_seed(positions)
     x = torch.randn(N, positions, 3, generator=generator) + torch.arange(N)[:, None, None] / 4
     data = list(zip(x.split(sizes), LABELS.split(sizes), strict=True))
-    return es.EmpiricalRisk(model, es.CrossEntropy(), data)
+    return es.EmpiricalRisk(model, es.CrossEntropy(), data, sample_dim=None)  # batches as they are
 
 
 CALLS: dict[str, Callable[[es.EmpiricalRisk], object]] = {

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from eigenscape.errors import (
     InvalidArgumentError,
     NonFiniteError,
+    SelfTestError,
     SubstitutionWarning,
     UnsupportedModelError,
     WrongTypeError,
@@ -83,7 +84,7 @@ class CountedCalls(nn.Module):
         self.body = mlp(4, 5, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
+        CountedCalls.calls += 1  # what a module keeps in itself is put back
         return self.body(x)
 
 
@@ -188,7 +189,9 @@ class Cut(nn.Module):
 
 
 def test_a_layer_that_no_derivative_leads_to_has_a_block_of_zeros() -> None:
-    risk = risk_of(Cut())
+    with pytest.raises(SelfTestError, match="autograd does not see"):
+        Hessian(risk_of(Cut())).to_dense()
+    risk = risk_of(Cut(), detached="constant")
     with pytest.warns(SubstitutionWarning, match="Nothing that can be differentiated"):
         block = LayerHessian(risk, "first")
     assert not block.to_dense().any()
@@ -255,7 +258,7 @@ def test_wrong_second_derivatives_are_noticed_where_they_break_symmetry() -> Non
         H = Hessian(risk).to_dense()
         torch.testing.assert_close(H, H.T)
         return
-    with pytest.raises(UnsupportedModelError, match=r"Hessian is not symmetric: uᵀAv = "):
+    with pytest.raises(UnsupportedModelError, match="would not be the matrix of your function"):
         Hessian(risk) @ torch.ones(risk.space.size)
     assert (GaussNewton(risk) @ torch.ones(risk.space.size)).isfinite().all()
 
@@ -353,8 +356,8 @@ class HostReads(TorchDispatchMode):
         return counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        waits = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
-        self.count += func in waits
+        # `aten.equal` compares what is on the host already, or else reads a number, too.
+        self.count += func is torch.ops.aten._local_scalar_dense.default
         return func(*args, **(kwargs or {}))
 
 
@@ -364,7 +367,7 @@ def test_host_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         assert float(x[0]) == x.sum().item() / 2 == x.tolist()[0]
         assert bool((x > 0).all())
         assert torch.equal(x, x)
-    assert reads.count == 5
+    assert reads.count == 4
 
 
 def relu_risk() -> EmpiricalRisk:
@@ -416,10 +419,11 @@ def test_moved_parameters_are_noticed_by_a_single_product(way, change) -> None:
     operator = way(risk)
     v = torch.randn(operator.space.size)
     before = operator @ v
-    marks, places = risk.marks(), risk.places()
+    snapshot, places = risk.snapshot(), risk.places()
     change(risk.module)
     assert risk.places() == places
-    assert (risk.marks() == marks) == (change is not stepped)  # PyTorch does not count the others
+    # PyTorch does not count the others
+    assert snapshot.is_counted_as_changed() == (change is stepped)
     after = operator @ v
     assert (after - before).norm() > 0.01 * before.norm()
     torch.testing.assert_close(after, way(risk) @ v)

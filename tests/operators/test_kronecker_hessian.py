@@ -1,5 +1,7 @@
 """E[M] ⊗ E[x̃x̃ᵀ]: its factors against dense second derivatives, and when nothing is lost."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,13 +9,14 @@ from torch import Tensor, nn
 
 import eigenscape as es
 from eigenscape.errors import (
+    ConvergenceWarning,
     InvalidArgumentError,
     ShapeError,
     UnknownNameError,
     UnsupportedModelError,
 )
 from eigenscape.layers import find_layer
-from eigenscape.operators import KroneckerHessian
+from eigenscape.operators import KroneckerHessian, OutputHessian
 from eigenscape.testing import check_operator
 
 N, CLASSES = 7, 4
@@ -153,16 +156,125 @@ def test_drawn_targets_are_unbiased_and_do_not_depend_on_batches() -> None:
     assert float(stderr.max()) < 0.2 * float(exact.abs().max())  # or the line above says nothing
 
 
-def test_sequences_draw_their_targets() -> None:
-    x, y = torch.randn(N, 5, 3), torch.randint(0, CLASSES, (N, 5))
+def test_too_many_outputs_are_drawn_and_said_to_be() -> None:
+    """65 positions of 4 classes are 260 numbers a sample; each position alone has 4."""
+    x, y = torch.randn(N, 65, 3), torch.randint(0, CLASSES, (N, 65))
     risk = es.EmpiricalRisk(Tagger(mixes=False), es.CrossEntropy(), (x, y))
-    K = KroneckerHessian(risk, "first")
-    assert (K.num_positions, K.num_samples) == (5, 16)
+    with pytest.warns(ConvergenceWarning, match=r"`KroneckerHessian` draws 16.*not exact"):
+        K = KroneckerHessian(risk, "first")
+    assert (K.num_positions, K.num_samples, bool(K.status)) == (65, 16, False)
+    assert bool(KroneckerHessian(risk, "first", num_samples=2).status)  # as asked
     flat = es.EmpiricalRisk(risk.module, es.CrossEntropy(), (x.flatten(0, 1), y.flatten()))
     exact = KroneckerHessian(flat, "first")
+    assert (exact.num_samples, bool(exact.status)) == (None, True)
     torch.testing.assert_close(K.input_factor, exact.input_factor)
     error = (K.output_factor - exact.output_factor).norm() / exact.output_factor.norm()
     assert float(error) < 0.3
+    short = es.EmpiricalRisk(risk.module, es.CrossEntropy(), (x[:, :64], y[:, :64]))
+    assert KroneckerHessian(short, "first").num_samples is None  # 256 numbers
+
+
+# --- outputs of any shape ---
+
+
+class Mixed(nn.Sequential):
+    """A head on top of layers whose positions see each other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = torch.tanh(self[0](x))
+        return self[1](a + a.cumsum(-1).mul(0.3))
+
+
+def pixels() -> Mixed:
+    return Mixed(nn.Conv2d(2, 3, 2), nn.Conv2d(3, CLASSES, 1, stride=(2, 1)))
+
+
+def tokens(width: int = CLASSES) -> Mixed:
+    return Mixed(nn.Linear(2, 3), nn.Linear(3, width))
+
+
+class Scalars(Mixed):
+    """One number a sample, without a dimension of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, 0]
+
+
+def quartic(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
+    """A convex loss that joins the outputs of a sample."""
+    return (output - target).square().flatten(1).sum(1).square().sum(), len(output)
+
+
+def labels(*shape: int) -> Tensor:
+    y = torch.randint(0, CLASSES, shape)
+    y.view(-1)[::5] = -100
+    return y
+
+
+SHAPES = {
+    "pixels": (pixels, (2, 4, 4), labels(N, 2, 3), es.CrossEntropy()),
+    "weighted pixels": (
+        pixels, (2, 4, 4), labels(N, 2, 3),
+        es.CrossEntropy(torch.tensor([1.0, 0.5, 2.0, 3.0]), label_smoothing=0.1),
+    ),
+    "distributions": (
+        pixels, (2, 4, 4), torch.rand(N, CLASSES, 2, 3), es.CrossEntropy(class_dim=1),
+    ),
+    "tokens": (tokens, (5, 2), labels(N, 5), es.CrossEntropy()),
+    "next tokens": (tokens, (5, 2), labels(N, 5), es.CrossEntropy(next_token=True)),
+    "squares": (tokens, (5, 2), torch.randn(N, 5, CLASSES), es.SquaredError()),
+    "bits": (
+        pixels, (2, 4, 4), torch.rand(N, CLASSES, 2, 3), es.BinaryCrossEntropy(average="samples"),
+    ),
+    "own": (tokens, (5, 2), torch.randn(N, 5, CLASSES), quartic),
+    "scalars": (lambda: Scalars(nn.Linear(2, 3), nn.Linear(3, 1)), (2,), torch.randn(N),
+                es.SquaredError()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("layer", ["0", "1"])
+def test_outputs_of_any_shape_are_exact(name: str, layer: str) -> None:
+    """The output factor against Σ_n GᵀAG, A_n the dense Hessian of one sample's loss."""
+    make, shape, y, loss = SHAPES[name]
+    model, x = make(), torch.randn(N, *shape)
+    risk = es.EmpiricalRisk(model, loss, (x, y), batch_size=4)
+    K = KroneckerHessian(risk, layer)
+    assert (K.num_samples, bool(K.status)) == (None, True)
+    expected = own_blocks(model, int(layer), risk.loss, x, y) / risk.divisor
+    torch.testing.assert_close(K.output_factor, expected, rtol=1e-11, atol=1e-14)
+    twin = OutputHessian(risk, layer)
+    torch.testing.assert_close(twin.matrix * K.num_positions, K.output_factor)
+
+
+def own_blocks(model: Mixed, index: int, loss: Any, x: Tensor, y: Tensor) -> Tensor:
+    layer, total = model[index], 0.0
+    for n in range(N):
+        seen: list[Tensor] = []
+
+        def tail(shift: Tensor, n: int = n, seen: list[Tensor] = seen) -> Tensor:
+            hook = layer.register_forward_hook(
+                lambda *call: seen.append(call[-1]) or call[-1] + shift
+            )
+            try:
+                return model(x[n : n + 1])
+            finally:
+                hook.remove()
+
+        z = tail(torch.zeros(())).detach()
+        zero = torch.zeros_like(seen[0])
+        G = torch.autograd.functional.jacobian(tail, zero).reshape(z.numel(), zero.numel())
+        A = torch.autograd.functional.hessian(
+            lambda flat, n=n, z=z: loss.total(flat.view_as(z), y[n : n + 1])[0], z.flatten()
+        )
+        M = G.T @ A @ G
+        if isinstance(layer, nn.Conv2d):
+            m, P = zero.shape[1], zero[0, 0].numel()
+            total = total + torch.einsum("apbp->ab", M.view(m, P, m, P))
+        else:
+            m, P = zero.shape[-1], zero.numel() // zero.shape[-1]
+            total = total + torch.einsum("papb->ab", M.view(P, m, P, m))
+    return total
 
 
 # --- ignored targets ---

@@ -1,0 +1,114 @@
+"""A few samples that stand for all: from batches that differ, and different ones of each batch."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenscape.batches import Batch, BatchSource
+
+# Sums of more samples have more kinks, and differences of them see fewer digits.
+_MOST_AT_A_TIME, _MOST_GROUPS = 32, 5
+# A single sample is a case of its own: PyTorch 2.13's gradient of BatchNorm2d is false for one
+# image, on a CPU, where it comes in as channels last.
+_FEWEST = 2
+
+
+def telling_samples(batches: BatchSource, most: int, *, together: bool = False) -> list[Batch]:
+    """Choose groups of samples: of the first and last batch, with most and fewest targets, padded.
+
+    What holds for the first batch says nothing about the last, nor where nothing contributes.
+
+    Args:
+        batches: All batches; they are walked once.
+        most: About how many samples to choose in all; at least two are, where there are two.
+        together: Whether samples see each other, so that a few alone would say little of them: then
+            there are fewer groups, as large as may be.
+
+    Returns:
+        The groups, each of one batch; a batch that cannot be cut is taken whole.
+    """
+    chosen = telling_batches(batches)
+    # A single batch gives two groups: one with its fullest samples, one with its emptiest.
+    chosen = chosen * 2 if len(chosen) == 1 and chosen[0].size > 1 else chosen
+    least = _MOST_AT_A_TIME if together else _FEWEST
+    chosen = chosen[: max(1, min(_MOST_GROUPS, most // least))]
+    each = max(least, min(_MOST_AT_A_TIME, most // len(chosen)))
+    groups = []
+    for number, batch in enumerate(chosen):
+        is_second = any(batch is other for other in chosen[:number])
+        rows = _rows(batch, each, fullest_first=not is_second)
+        groups.append(batch if batch.size <= each else batch.take(rows))
+    return groups[:1] if len(groups) == 2 and groups[0] is groups[1] else groups
+
+
+def telling_batches(batches: BatchSource) -> list[Batch]:
+    """Choose up to five batches that differ, those first that contribute most; walks them once."""
+    candidates = _Candidates()
+    for batch in batches:
+        candidates.add(batch)
+    return candidates.distinct()
+
+
+def fullest_samples(batches: BatchSource, most: int) -> Batch:
+    """Return the batch with most targets; of one that is cut here, its samples with most."""
+    batch = telling_batches(batches)[0]
+    if not batches.may_resize or batch.size <= most:
+        return batch
+    return batch.take(_rows(batch, most, fullest_first=True))
+
+
+@dataclass
+class _Candidates:
+    """Batches that stand out."""
+
+    first: Batch | None = None
+    last: Batch | None = None
+    fullest: Batch | None = None
+    emptiest: Batch | None = None
+    padded: Batch | None = None
+
+    def add(self, batch: Batch) -> None:
+        self.first = self.first or batch
+        self.last = batch
+        count = sum(_targets_per_sample(batch))
+        if self.fullest is None or count > sum(_targets_per_sample(self.fullest)):
+            self.fullest = batch
+        if self.emptiest is None or count < sum(_targets_per_sample(self.emptiest)):
+            self.emptiest = batch
+        if self.padded is None or _num_repeated(batch) > _num_repeated(self.padded):
+            self.padded = batch
+
+    def distinct(self) -> list[Batch]:
+        """Return them, those first that contribute most."""
+        ordered = (self.fullest, self.last, self.padded, self.first, self.emptiest)
+        return list({id(b): b for b in ordered if b is not None}.values())
+
+
+def _rows(batch: Batch, most: int, *, fullest_first: bool) -> list[int]:
+    """Choose samples: half those with most, or fewest, targets, the others evenly spread."""
+    counts, numbers = _targets_per_sample(batch), range(batch.size)
+    order = sorted(numbers, key=lambda i: -counts[i]) if fullest_first else None
+    # Of samples alike the emptiest half takes the last, so that two halves are not the same ones.
+    order = order or sorted(reversed(numbers), key=lambda i: counts[i])
+    spread = [i * (batch.size - 1) // max(most - 1, 1) for i in reversed(range(most))]
+    chosen = dict.fromkeys([*order[: (most + 1) // 2], *spread, *order])
+    return sorted(list(chosen)[:most])
+
+
+def _targets_per_sample(batch: Batch) -> list[int]:
+    """Count what each sample is compared with: ignored classes are negative numbers."""
+    target = batch.target
+    if not isinstance(target, Tensor) or target.shape[:1] != (batch.size,):
+        return [1] * batch.size
+    is_class = not target.dtype.is_floating_point and target.dtype != torch.bool
+    kept = target >= 0 if is_class else torch.ones_like(target, dtype=torch.bool)
+    counts: list[int] = kept.reshape(batch.size, -1).sum(1).tolist()
+    return counts
+
+
+def _num_repeated(batch: Batch) -> int:
+    """Count entries of integer inputs that are equal to the most common one: padding, as a rule."""
+    inputs = [*batch.args, *batch.kwargs.values()]
+    tokens = [t for t in inputs if isinstance(t, Tensor) and t.dtype == torch.int64 and t.numel()]
+    return sum(int((t == t.flatten().mode().values).sum()) for t in tokens)
