@@ -67,6 +67,17 @@ def test_copies_of_parameters_that_the_loss_holds_are_noticed(
         multiplied(H)
 
 
+@pytest.mark.parametrize(
+    "name", ["weight_decay_in_the_loss", "loss_module_that_owns_the_model", "weight_in_a_partial"]
+)
+def test_a_matrix_of_the_output_alone_is_refused_where_the_loss_holds_parameters(
+    name: str,
+) -> None:
+    """The self-test would pass: this is the matrix of the output, and leaves the penalty out."""
+    with pytest.raises(UnsupportedModelError, match="also reaches '"):
+        multiplied(es.GaussNewton(made(name).risk()))
+
+
 @pytest.mark.parametrize("silent", [slice(0, 6), slice(6, 12)])
 def test_a_false_derivative_shows_behind_a_batch_that_adds_nothing(silent: slice) -> None:
     """It is symmetric, so that nothing but differences of the function can show it."""
@@ -76,6 +87,12 @@ def test_a_false_derivative_shows_behind_a_batch_that_adds_nothing(silent: slice
     risk = es.EmpiricalRisk(model, es.CrossEntropy(), [(X[:6], y[:6]), (X[6:], y[6:])])
     with pytest.raises(SelfTestError, match="would not be the matrix of your function"):
         multiplied(es.Hessian(risk))
+
+
+def test_asymmetry_shows_behind_a_batch_that_adds_nothing_without_a_self_test() -> None:
+    H = es.Hessian(made("weight_norm_behind_ignored_targets").risk(self_test=False))
+    with pytest.raises(UnsupportedModelError, match="is not symmetric"):
+        multiplied(H)
 
 
 def test_a_float32_model_is_compared_to_more_digits_than_float32_differences_have() -> None:
