@@ -472,8 +472,8 @@ class EmpiricalRisk:
         total, count = self.ranks.sum(own).tolist()
         if not (math.isfinite(total) and math.isfinite(count)):
             raise NonFiniteError(
-                f"The loss is {total} ({count:g} terms). Check the data and the parameters for NaN "
-                "or infinity, e.g. `all(p.isfinite().all() for p in model.parameters())`."
+                f"The loss is {total} ({count:g} terms). Check data and parameters for NaN and "
+                "infinity. A mean over no targets is NaN too: return (sum of terms, their number)."
             )
         return total, count
 

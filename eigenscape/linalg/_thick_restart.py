@@ -265,6 +265,7 @@ class ThickRestart:
         Returns:
             See `_copies.copies_seen`.
         """
+        self.refresh()
         wanted, b = self._wanted(), self._S.shape[0]
         share = float((self._S @ self._Y[:, wanted]).square().sum()) * self.size
         return copies_seen(share, wanted.numel(), b)

@@ -276,6 +276,8 @@ def _iterate(
         if looked is not None and looked >= least:
             if thorough:
                 ends = looked >= 3 * solver.block_size and not solver.may_miss()
+                if ends and 2 * looked < solver.num_products:  # are they still missing?
+                    ends = solver.copies_seen()[1] >= _CHANCE
             else:  # a longer look that would exclude no more is not worth its products
                 sure = _sure(solver, looked, looked)
                 useless = looked >= _LOOK and sure >= _sure(solver, looked, most)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigenscape.batch import tensors_in
 from eigenscape.batches import Batch, BatchSource
 
 # Sums of more samples have more kinks, and differences of them see fewer digits.
@@ -12,6 +13,8 @@ _MOST_AT_A_TIME, _MOST_GROUPS = 32, 5
 # A single sample is a case of its own: PyTorch 2.13's gradient of BatchNorm2d is false for one
 # image, on a CPU, where it comes in as channels last.
 _FEWEST = 2
+# Of how many batches the lengths are told apart: the fullest, the longest and the shortest.
+_MOST_LENGTHS = 3
 
 
 def telling_samples(batches: BatchSource, most: int, *, together: bool = False) -> list[Batch]:
@@ -32,7 +35,9 @@ def telling_samples(batches: BatchSource, most: int, *, together: bool = False) 
     # A single batch gives two groups: one with its fullest samples, one with its emptiest.
     chosen = chosen * 2 if len(chosen) == 1 and chosen[0].size > 1 else chosen
     least = _MOST_AT_A_TIME if together else _FEWEST
-    chosen = chosen[: max(1, min(_MOST_GROUPS, most // least))]
+    # Batches of other lengths are asked in any case: a model may take another way with them.
+    lengths = len({_length(batch) for batch in chosen[:_MOST_LENGTHS]})
+    chosen = chosen[: max(lengths, min(_MOST_GROUPS, most // least))]
     each = max(least, min(_MOST_AT_A_TIME, most // len(chosen)))
     groups = []
     for number, batch in enumerate(chosen):
@@ -43,19 +48,23 @@ def telling_samples(batches: BatchSource, most: int, *, together: bool = False) 
 
 
 def telling_batches(batches: BatchSource) -> list[Batch]:
-    """Choose up to five batches that differ, those first that contribute most; walks them once."""
+    """Choose up to seven batches that differ, most targets first, then lengths; walks them once."""
     candidates = _Candidates()
     for batch in batches:
         candidates.add(batch)
     return candidates.distinct()
 
 
-def fullest_samples(batches: BatchSource, most: int) -> Batch:
-    """Return the batch with most targets; of one that is cut here, its samples with most."""
-    batch = telling_batches(batches)[0]
-    if not batches.may_resize or batch.size <= most:
-        return batch
-    return batch.take(_rows(batch, most, fullest_first=True))
+def few_of_each(batches: BatchSource, most: int, *, together: bool) -> list[Batch]:
+    """Return samples with most targets of batches that differ; all where samples see each other."""
+    chosen = telling_batches(batches)
+    each = max(_FEWEST, most // len(chosen))
+    return [
+        batch
+        if together or batch.size <= each
+        else batch.take(_rows(batch, each, fullest_first=True))
+        for batch in chosen
+    ]
 
 
 @dataclass
@@ -67,6 +76,8 @@ class _Candidates:
     fullest: Batch | None = None
     emptiest: Batch | None = None
     padded: Batch | None = None
+    longest: Batch | None = None
+    shortest: Batch | None = None
 
     def add(self, batch: Batch) -> None:
         self.first = self.first or batch
@@ -76,12 +87,20 @@ class _Candidates:
             self.fullest = batch
         if self.emptiest is None or count < sum(_targets_per_sample(self.emptiest)):
             self.emptiest = batch
+        if self.longest is None or _length(batch) > _length(self.longest):
+            self.longest = batch
+        if self.shortest is None or _length(batch) < _length(self.shortest):
+            self.shortest = batch
         if self.padded is None or _num_repeated(batch) > _num_repeated(self.padded):
             self.padded = batch
 
     def distinct(self) -> list[Batch]:
-        """Return them, those first that contribute most."""
-        ordered = (self.fullest, self.last, self.padded, self.first, self.emptiest)
+        """Return them, that first which contributes most, then those of other lengths."""
+        lengths = [self.longest, self.shortest]
+        known = [b for b in lengths if b is not None]
+        if self.fullest is not None:
+            known = [b for b in known if _length(b) != _length(self.fullest)]
+        ordered = (self.fullest, *known, self.last, self.padded, self.first, self.emptiest)
         return list({id(b): b for b in ordered if b is not None}.values())
 
 
@@ -94,6 +113,12 @@ def _rows(batch: Batch, most: int, *, fullest_first: bool) -> list[int]:
     spread = [i * (batch.size - 1) // max(most - 1, 1) for i in reversed(range(most))]
     chosen = dict.fromkeys([*order[: (most + 1) // 2], *spread, *order])
     return sorted(list(chosen)[:most])
+
+
+def _length(batch: Batch) -> int:
+    """Count the numbers in a sample's inputs."""
+    inputs = tensors_in((batch.args, batch.kwargs))
+    return sum(t.numel() for t in inputs) // max(batch.size, 1)
 
 
 def _targets_per_sample(batch: Batch) -> list[int]:

@@ -33,7 +33,7 @@ from eigenscape.operators._layer_factors import (
 )
 from eigenscape.operators._layer_plan import REPRESENTATIONS, strictest
 from eigenscape.operators._risk_operator import RiskOperator
-from eigenscape.operators._samples import fullest_samples
+from eigenscape.operators._samples import few_of_each
 from eigenscape.operators._tail_graph import TailGraph
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
@@ -335,16 +335,16 @@ class LayerHessian(RiskOperator):
 
     def _require_agreement(self) -> None:
         """Compare factors and tail on a few samples."""
-        batch = fullest_samples(self.risk.batches, _CHECKED)
-        probe = self._probes()[:1]
+        probe, own = self._probes()[:1], True
         with (
             self.risk.ranks.together(),
             derivatives_explained(self._call),
             self.risk.evaluating(),
         ):
-            tail = TailGraph(self.risk, self._layer, batch).product(probe, batched=False)
-            stored = batch_factors(self.risk, self._layer, batch).product(probe)
-            own = self._agree(tail, stored)
+            for batch in self._checked():
+                tail = TailGraph(self.risk, self._layer, batch).product(probe, batched=False)
+                stored = batch_factors(self.risk, self._layer, batch).product(probe)
+                own = own and self._agree(tail, stored)
         if all(self.risk.ranks.gather(own)):
             return
         self.representation = "tail"
@@ -358,8 +358,15 @@ class LayerHessian(RiskOperator):
             stacklevel=3,
         )
 
+    def _checked(self) -> list[Batch]:
+        batches, together = self.risk.batches, self.risk.samples_interact
+        return few_of_each(batches, _CHECKED, together=together)
+
     def _disagreement(self) -> str | None:
-        batch = fullest_samples(self.risk.batches, _CHECKED)
+        reasons = (self._disagreement_on(batch) for batch in self._checked())
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def _disagreement_on(self, batch: Batch) -> str | None:
         probe = self._probes()[:1]
         with self.risk.evaluating():
             try:
