@@ -483,8 +483,6 @@ def _obstacle(root: nn.Module, module: nn.Module, names: list[str]) -> str | Non
     """Say what keeps the layer's block from being a function of its output alone."""
     if not isinstance(module, _LINEAR_IN_PARAMETERS) and not is_transposed_linear(module):
         return f"{type(module).__name__} is not known to be linear in its parameters"
-    if isinstance(module, nn.Embedding) and (module.max_norm or module.scale_grad_by_freq):
-        return "the embedding rescales its weight or its gradient"
     everywhere = list(root.named_parameters(remove_duplicate=False))
     tensors = {name: parameter for name, parameter in everywhere}
     for name in names:

@@ -67,11 +67,6 @@ def test_obstacles_are_named() -> None:
     )
     assert "not known to be linear" in str(find_layer(case("lstm").risk(), "rnn").obstacle)
     assert find_layer(case("cnn-batchnorm").risk(), "1").obstacle is None
-    sparse = nn.Sequential(
-        nn.Embedding(6, 4, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(8, 3)
-    )
-    risk = EmpiricalRisk(sparse, CrossEntropy(), (torch.randint(0, 6, (6, 2)), Y))
-    assert "rescales" in str(find_layer(risk, "0").obstacle)
     assert isinstance(case("lstm").model, Recurrent)
 
 
