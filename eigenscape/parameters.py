@@ -334,8 +334,8 @@ class Widened(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Make a call, with float64 for every narrower dtype that it names."""
-        args, kwargs = pytree.tree_map(_widened, (args, kwargs or {}))
-        return _CASTS.get(func, func)(*args, **kwargs)
+        named = {name: _widened(value) for name, value in (kwargs or {}).items()}
+        return _CASTS.get(func, func)(*map(_widened, args), **named)
 
 
 _CASTS = dict.fromkeys((Tensor.float, Tensor.half, Tensor.bfloat16), Tensor.double)

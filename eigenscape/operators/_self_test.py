@@ -178,20 +178,29 @@ class _Examination:
     def _compared(self, product: _Product, scales: Sequence[float]) -> list[Check]:
         risk, samples = self._risk, product.samples
         here = [scale * max(samples.size, 1) for scale in scales]
+        number = next(i for i, group in enumerate(self._groups) if group is samples)
         with _moved_in_place(risk, samples) as own:
-            checks = self._first_order(own)
+            checks = self._first_order(own, number)
             if own.precision is _DOUBLE:
                 return [*checks, self._second_order(own, product, here, _DOUBLE)]
             value = float(_value(own, self._direction, 0.0))
         with _in_double_precision(risk, samples) as twin:
             if twin is not None and self._is_alike(twin, value, own.precision):
-                checks += self._first_order(twin)
+                checks = checks + self._first_order(twin, number)
                 return [*checks, self._second_order(twin, product, here, own.precision)]
         with _moved_in_place(risk, samples) as own:
             return [*checks, self._second_order(own, product, here, own.precision)]
 
-    def _first_order(self, line: "_Line") -> list[Check]:
-        """Compare how the loss changes with what its gradient says of it."""
+    def _first_order(self, line: "_Line", number: int) -> list[Check]:
+        """Compare slopes of the loss with its gradient: once for all matrices of a risk."""
+        known = self._risk.whole.verdicts
+        key = "slopes", tuple(self._risk.space.names), number, line.precision
+        if key not in known:
+            known[key] = self._slopes(line)
+        found: list[Check] = known[key]
+        return found
+
+    def _slopes(self, line: "_Line") -> list[Check]:
         gradient = _gradient(line, self._direction, 0.0)
         size = float(gradient.norm())
         lines = {"a random direction": self._direction}
