@@ -142,11 +142,15 @@ class BatchSource:
         if self._limit is None:
             yield from ((batch, list(batch.halves())) for batch in self)
             return
-        for raw in self._given():
-            for part in split(parse(raw, self._dim), 2 * self._limit, must=False):
+        ours = isinstance(self._raw, DataLoader) and self._raw is not self._data
+        raw: Any = self._raw
+        given = _loader(raw.dataset, 2 * self._limit) if ours else self._given()
+        for group in given:
+            for part in split(parse(group, self._dim), 2 * self._limit, must=False):
                 pair = self._brought(part, 0)
                 first, *rest = split(pair, self._limit, must=False)
-                yield pair, [first, *(half for batch in rest for half in batch.halves())]
+                halves = [half for batch in rest or [first] for half in batch.halves()]
+                yield pair, [first, *halves] if rest else halves
 
     def give_labels(self, keyword: str) -> None:
         """Hand out batches whose targets are inputs of the model too, from now on."""

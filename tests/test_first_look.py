@@ -265,3 +265,18 @@ def test_a_model_that_fails_in_the_first_look_is_given_back(error: type[BaseExce
     assert model.inner.training
     assert torch.equal(model.inner.weight.grad, torch.ones(3, 4))
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+@pytest.mark.parametrize("name", MIXING)
+def test_a_data_set_is_cut_as_tensors_are(name: str, batch_size: int) -> None:
+    class Rows(Dataset[tuple[Tensor, Tensor]]):
+        def __len__(self) -> int:
+            return len(X)
+
+        def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+            return X[number], Y[number]
+
+    model, loss = MIXING[name]
+    with pytest.raises(InvalidArgumentError, match="cannot be cut into batches"):
+        EmpiricalRisk(model(), loss, Rows(), batch_size=batch_size)
