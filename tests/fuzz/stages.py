@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
 from tests.fuzz.draws import NO_SECOND_DERIVATIVE, Draw, Lambda, Part, activation
+from tests.oracles.saved_swish import SavedSwish
 
 
 def dense(d: Draw, width: int) -> Part:
@@ -342,21 +343,6 @@ class RightSwish(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         s = torch.sigmoid(x)
-        return g * (s + x * s * (1 - s))
-
-
-class SavedSwish(torch.autograd.Function):
-    """It saves its sigmoid, whose graph is lost."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        s = torch.sigmoid(x)
-        ctx.save_for_backward(x, s)
-        return x * s
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        x, s = ctx.saved_tensors
         return g * (s + x * s * (1 - s))
 
 

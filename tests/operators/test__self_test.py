@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import eigenscape as es
 from eigenscape.errors import EigenscapeError, SelfTestError
+from tests.oracles.saved_swish import SavedSwish
 
 X = torch.linspace(-2, 2, 200, dtype=torch.float64).view(40, 5).sin() * 2
 Y = torch.arange(40) % 3
@@ -27,21 +28,6 @@ MATRICES: dict[str, Callable[[es.EmpiricalRisk], Any]] = {
     "LayerHessian": lambda risk: es.LayerHessian(risk, "first"),
     "block": lambda risk: es.Hessian(risk)["first.weight"],
 }
-
-
-class SavedSwish(torch.autograd.Function):
-    """Its gradient is right; what it saved lost its graph, so that its second derivative is not."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        s = torch.sigmoid(x)
-        ctx.save_for_backward(x, s)
-        return x * s
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        x, s = ctx.saved_tensors
-        return g * (s + x * s * (1 - s))
 
 
 class Net(nn.Module):

@@ -14,27 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from eigenscape.selftest import Check, SelfTest, compare, displaced
+from tests.oracles.saved_swish import SavedSwish
 
 SETTINGS: dict[torch.dtype, dict[str, Any]] = {
     torch.float64: {"steps": (1e-4, 1e-5, 1e-6, 1e-7), "eps": 2.3e-16, "floor": 1e-5},
     torch.float32: {"steps": (1e-1, 3e-2, 1e-2, 3e-3, 1e-3), "eps": 1.2e-7, "floor": 2e-3},
 }
 both_dtypes = pytest.mark.parametrize("dtype", SETTINGS)
-
-
-class Saved(torch.autograd.Function):
-    """x · sigmoid(x) whose first derivative is right, and whose second lacks a term."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        s = torch.sigmoid(x)
-        ctx.save_for_backward(x, s)
-        return x * s
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        x, s = ctx.saved_tensors
-        return g * (s + x * s * (1 - s))
 
 
 Act = Callable[[Tensor], Tensor]
@@ -108,7 +94,7 @@ def test_a_wrong_gradient_is_found(dtype: torch.dtype) -> None:
 
 @both_dtypes
 def test_a_wrong_product_under_a_right_gradient_is_found(dtype: torch.dtype) -> None:
-    subject = Subject(Saved.apply, dtype)
+    subject = Subject(SavedSwish.apply, dtype)
     assert not first_order(subject, dtype).is_wrong
     assert second_order(subject, dtype).is_wrong
 

@@ -13,6 +13,7 @@ import eigenscape as es
 from eigenscape.analyses import plan_analysis
 from eigenscape.errors import SelfTestError, TooLargeError
 from eigenscape.report import compare, read_run
+from tests.oracles.saved_swish import SavedSwish
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randint(0, 3, (40,), generator=torch.Generator().manual_seed(1))
@@ -140,25 +141,10 @@ def test_a_layer_with_a_wrong_derivative_leaves_what_does_not_need_it() -> None:
     assert {"first", "last"} <= {block.name for block in analysis.layers.layers}
 
 
-class Swish(torch.autograd.Function):
-    """A well-known way to write it, whose second derivative is wrong."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        sigmoid = torch.sigmoid(x)
-        ctx.save_for_backward(x, sigmoid)
-        return x * sigmoid
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:
-        x, sigmoid = ctx.saved_tensors
-        return slope * (sigmoid * (1 + x * (1 - sigmoid)))
-
-
 def test_where_only_the_loss_stands_the_refusal_is_raised() -> None:
     class Net(Middle):
         def own(self, hidden: Tensor) -> Tensor:
-            return Swish.apply(hidden)
+            return SavedSwish.apply(hidden)
 
     risk = es.EmpiricalRisk(Net(), es.CrossEntropy(), (X, Y), params=["first.*"])
     with pytest.raises(SelfTestError, match="would not be the matrix of your function"):
