@@ -32,8 +32,10 @@ def telling_samples(batches: BatchSource, most: int, *, together: bool = False) 
         The groups, each of one batch; a batch that cannot be cut is taken whole.
     """
     chosen = telling_batches(batches)
-    # A single batch gives two groups: one with its fullest samples, one with its emptiest.
-    chosen = chosen * 2 if len(chosen) == 1 and chosen[0].size > 1 else chosen
+    # A single batch whose samples have unlike numbers of targets gives two groups: one with its
+    # fullest samples, one with its emptiest.
+    if len(chosen) == 1 and len(set(_targets_per_sample(chosen[0]))) > 1:
+        chosen = chosen * 2
     least = _MOST_AT_A_TIME if together else _FEWEST
     # Batches of other lengths are asked in any case: a model may take another way with them.
     lengths = len({_length(batch) for batch in chosen[:_MOST_LENGTHS]})

@@ -158,7 +158,8 @@ def binary(d: Draw, z: Tensor, layout: str, is_ragged: bool) -> Objective:
     def terms(z: Tensor, y: Tensor) -> tuple[Tensor, float]:
         w = 1.0 if weight is None else weight.to(z.dtype)
         y = y.to(z.dtype)
-        each = w * y * F.softplus(-z) + (1 - y) * F.softplus(z)
+        # `softplus` would be linear beyond 20, and off by 2e-9 there.
+        each = -w * y * F.logsigmoid(z) - (1 - y) * F.logsigmoid(-z)
         return each.sum(), len(z) if kind == "samples" else z.numel()
 
     return Objective(loss, terms, y, f"binary {kind}", has_likelihood=True)

@@ -220,7 +220,8 @@ class Branching(nn.Module):
         if self.on == "samples":
             rows = [self.a(r).tanh() if bool(r.sum() > 0) else self.b(r).sin() for r in x]
             return torch.stack(rows)
-        return torch.tanh(self.a(x)) if bool(x.sum() > 0) else torch.sin(self.b(x))
+        # Not at 0: behind a norm over the batch the sign of the sum would be that of rounding.
+        return torch.tanh(self.a(x)) if bool(x.sum() > 0.1) else torch.sin(self.b(x))
 
 
 def branching(d: Draw, width: int) -> Part:

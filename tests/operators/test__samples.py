@@ -66,12 +66,19 @@ def test_the_most_padded_batch_is_looked_at() -> None:
     assert any(bool((group.args[0] == 0).any()) for group in groups)
 
 
-def test_one_batch_gives_two_groups_of_different_samples() -> None:
-    groups = telling_samples(source((numbered(200), torch.zeros(200))), 64)
+def test_one_batch_of_unlike_samples_gives_two_groups_of_different_samples() -> None:
+    y = torch.zeros(200, 3, dtype=torch.long)
+    y[::4, 1:] = -100
+    groups = telling_samples(source((numbered(200), y)), 64)
     assert len(groups) == 2
     assert all(group.size <= 32 for group in groups)
     first, second = numbers(groups)
     assert first != second
+
+
+def test_one_batch_of_samples_alike_gives_one_group() -> None:
+    (group,) = telling_samples(source((numbered(200), torch.zeros(200))), 64)
+    assert group.size == 32
 
 
 def test_one_group_has_the_fullest_samples_and_one_the_emptiest() -> None:
