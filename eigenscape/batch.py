@@ -41,6 +41,7 @@ class Batch:
         first: Number of samples before this batch's first one in all data, other ranks' too.
         dim: Which dimension of the inputs counts samples; None where they cannot be told apart.
         label: The key of the target, where the batch was a dict.
+        target_dim: Which dimension of the target counts samples, where its shape leaves that open.
     """
 
     args: tuple[Any, ...]
@@ -50,6 +51,7 @@ class Batch:
     first: int = 0
     dim: int | None = 0
     label: str | None = None
+    target_dim: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -86,7 +88,7 @@ class Batch:
         return self.args, self.kwargs, self.target
 
 
-def parse(raw: object, dim: int | None = 0) -> Batch:
+def parse(raw: object, dim: int | None = 0, target_dim: int | None = None) -> Batch:
     """Tell inputs from target, and count the samples."""
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
@@ -125,7 +127,7 @@ def parse(raw: object, dim: int | None = 0) -> Batch:
             "A batch must hold at least one tensor with a sample dimension; got none. "
             "Give inputs as (samples, …)."
         )
-    return Batch(*content, size=sizes[0], dim=dim, label=label_key)
+    return Batch(*content, size=sizes[0], dim=dim, label=label_key, target_dim=target_dim)
 
 
 def split(batch: Batch, limit: int | None, *, must: bool) -> Iterator[Batch]:
@@ -162,7 +164,10 @@ def _dim_of(batch: Batch, tensor: Tensor) -> int | None:
     if batch.dim is None or tensor.is_nested:
         return None
     # Targets, and inputs such as lengths, may hold samples first where others do not.
-    fits = [d for d in dict.fromkeys((batch.dim, 0)) if tensor.shape[d : d + 1] == (batch.size,)]
+    dims: tuple[int, ...] = (batch.dim, 0)
+    if batch.target_dim is not None and any(tensor is t for t in tensors_in(batch.target)):
+        dims = (batch.target_dim, *dims)
+    fits = [d for d in dict.fromkeys(dims) if tensor.shape[d : d + 1] == (batch.size,)]
     return fits[0] if fits else None
 
 

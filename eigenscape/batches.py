@@ -44,6 +44,9 @@ _UNSEEN = [0, 0]
 # A stream of unknown length that is longer than this is taken for one without end.
 _LONGEST_BYTES, _LONGEST_BATCHES, _LONGEST_SAMPLES = 2**33, 100_000, 1_000_000
 
+# How many batches are evaluated together once, without a graph, to see that they add up.
+_SEVERAL = 8
+
 
 class BatchSource:
     """The batches of a data set, on one device in one dtype, the same at every pass.
@@ -86,6 +89,7 @@ class BatchSource:
         self._raw, self._is_whole = _as_iterable(data, batch_size)
         self._must_split = batch_size is not None
         self._dim = _checked_dim(sample_dim, batch_size)
+        self._target_dim: int | None = None
         self._limit = DEFAULT_BATCH_SIZE if self._is_whole and batch_size is None else batch_size
         self._device, self._dtype, self._keep_bytes = device, dtype, keep_bytes
         self._kept: list[Batch] | None = None
@@ -118,7 +122,7 @@ class BatchSource:
         if not self._is_whole and self._raw is not self._data:
             return True  # a data set: the loader is ours
         return self._limit is not None and any(
-            parse(raw, self._dim).size > self._limit for raw in self._given()
+            self._parsed(raw).size > self._limit for raw in self._given()
         )
 
     def some(self, count: int) -> Iterator[Batch]:
@@ -134,7 +138,8 @@ class BatchSource:
         """Walk groups of samples with their parts.
 
         Where batches were cut here, groups of twice their size, in parts of unequal sizes: batches
-        of equal size may be alike. Else each batch and two parts of it.
+        of equal size may be alike; and some groups of several batches. Else each batch and two
+        parts of it.
 
         Yields:
             The samples together, and in parts.
@@ -146,11 +151,15 @@ class BatchSource:
         raw: Any = self._raw
         given = _loader(raw.dataset, 2 * self._limit) if ours else self._given()
         for group in given:
-            for part in split(parse(group, self._dim), 2 * self._limit, must=False):
+            for part in split(self._parsed(group), 2 * self._limit, must=False):
                 pair = self._brought(part, 0)
                 first, *rest = split(pair, self._limit, must=False)
                 halves = [half for batch in rest or [first] for half in batch.halves()]
                 yield pair, [first, *halves] if rest else halves
+        given = _loader(raw.dataset, _SEVERAL * self._limit) if ours else self._given()
+        for group in itertools.islice(given, _SEVERAL):
+            several = self._brought(self._parsed(group).head(_SEVERAL * self._limit), 0)
+            yield several, list(split(several, self._limit, must=False))
 
     def give_labels(self, keyword: str) -> None:
         """Hand out batches whose targets are inputs of the model too, from now on."""
@@ -188,7 +197,7 @@ class BatchSource:
         """Walk the user's data anew, whatever is kept; only this rank's share of them."""
         first, number, mark = self._start, 0, 0
         for raw in self._raw:
-            whole = parse(raw, self._dim)
+            whole = self._parsed(raw)
             if self._deals and self._is_whole:
                 whole, first = self._cut(whole)
             elif self._deals:
@@ -229,7 +238,7 @@ class BatchSource:
                 saved[address_of(tensor)] = tensor.numel() * tensor.element_size()
             return tensor
 
-        batch = self._head(_TRIAL_SAMPLES)
+        batch = self.head(_TRIAL_SAMPLES)
         try:
             with saved_tensors_hooks(count, lambda t: t):
                 _graph = evaluate(batch)
@@ -242,14 +251,23 @@ class BatchSource:
         )
         return min(max(fit, min(_FEWEST_SAMPLES[kind], bearable)), _MOST_SAMPLES[kind])
 
-    def _head(self, count: int) -> Batch:
+    def count_targets_along(self, dim: int) -> None:
+        """Take a dimension for that of the targets' samples, where shapes leave it open."""
+        self._target_dim = dim
+        if self._kept is not None:
+            self.keep()
+
+    def _parsed(self, raw: object) -> Batch:
+        return parse(raw, self._dim, self._target_dim)
+
+    def head(self, count: int) -> Batch:
         """Return the first samples; of data that cannot be cut, all."""
-        return self._brought(parse(next(iter(self._raw)), self._dim).head(count), 0)
+        return self._brought(self._parsed(next(iter(self._raw))).head(count), 0)
 
     def resize(self, limit: int) -> None:
         """Cut the data anew, into batches of equal size with about `limit` samples."""
         # Equal, since a short last batch runs slower and needs a trace of its own.
-        whole = parse(next(iter(self._raw)), self._dim)
+        whole = self._parsed(next(iter(self._raw)))
         own = len(self._ranks.share(whole.size)) if self._deals else whole.size
         self._limit = math.ceil(own / max(1, round(own / limit)))
         if self._kept is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from eigenscape.batch import tensors_in
 from eigenscape.batches import Batch
 from eigenscape.errors import (
     EmptySelectionError,
@@ -56,6 +57,22 @@ def find_calling(risk: "EmpiricalRisk") -> None:
             risk.needs_grad_mode = _NEEDS_GRAD in str(error)
         except Exception:  # the probe that follows meets it too, and says it
             pass
+    if batch.dim and isinstance(batch.target, Tensor) and batch.target.ndim > batch.dim:
+        _find_dim_of_outputs(risk)
+
+
+def _find_dim_of_outputs(risk: "EmpiricalRisk") -> None:
+    """Learn which dimension of the outputs counts samples, where another than the first may."""
+    try:
+        with torch.no_grad(), risk.evaluating(), risk.on_first_look():
+            heads = [risk.batches.head(count) for count in (1, 2)]
+            one, two = (tensors_in(risk.output(risk.parameters(), head)) for head in heads)
+            shapes = [zip(a.shape, b.shape, strict=True) for a, b in zip(one, two, strict=True)]
+            grown = {dim for pairs in shapes for dim, (a, b) in enumerate(pairs) if a != b}
+    except Exception:  # the probe that follows meets it too, and says it
+        return
+    if len(grown) == 1:
+        risk.batches.count_targets_along(grown.pop())
 
 
 def _takes_whole(forward: Callable[..., object], mapping: dict[str, object]) -> bool:

@@ -37,6 +37,7 @@ from eigenscape.parameters import (
     without_padding,
 )
 from eigenscape.precision import full_precision
+from eigenscape.slopes import require_true_gradient
 from eigenscape.space import ParamSpace
 
 _KEEP_DATA_BYTES = 2 * 2**30
@@ -405,9 +406,13 @@ class EmpiricalRisk:
     def gradient(self) -> Tensor:
         """Return the flat gradient (n,). Cost: one forward and one backward pass.
 
+        The first time, it is compared with differences of the loss on a few samples.
+
         Raises:
             NonFiniteError: If it has NaN or infinite entries.
+            SelfTestError: If it is not the slope of the loss.
         """
+        require_true_gradient(self)
         with self.ranks.together(), torch.enable_grad(), self.evaluating():
             # The last entry counts the terms: targets may have changed since the first look.
             total = torch.zeros(self.space.size + 1, dtype=torch.float64, device=self.device)

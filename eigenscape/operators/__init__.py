@@ -11,7 +11,6 @@ from eigenscape.operators._piecewise import curved_operation as curved_operation
 from eigenscape.operators._roots import MOST_OUTPUTS as MOST_OUTPUTS
 from eigenscape.operators._roots import exact_roots as exact_roots
 from eigenscape.operators._roots import have_exact_roots as have_exact_roots
-from eigenscape.operators._samples import telling_batches as telling_batches
 from eigenscape.operators.class_gradients import ClassGradients as ClassGradients
 from eigenscape.operators.class_kronecker import ClassKronecker as ClassKronecker
 from eigenscape.operators.dense import Dense as Dense
@@ -24,6 +23,7 @@ from eigenscape.operators.kronecker_hessian import have_terms as have_terms
 from eigenscape.operators.layer_hessian import LayerHessian as LayerHessian
 from eigenscape.operators.output_hessian import OutputHessian as OutputHessian
 from eigenscape.operators.residual import Residual as Residual
+from eigenscape.telling_samples import telling_batches as telling_batches
 
 # The matrices; what stands above and not here serves other rooms.
 __all__ = [

@@ -20,8 +20,8 @@ from eigenscape.layers import (
     refuse_recomputed,
     require_path,
 )
-from eigenscape.operators._samples import telling_batches
 from eigenscape.risk import EmpiricalRisk, leaf_copies
+from eigenscape.telling_samples import telling_batches
 
 
 def matrix_layers(risk: EmpiricalRisk, names: Sequence[str], call: str) -> list[Layer]:

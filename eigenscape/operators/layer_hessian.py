@@ -33,10 +33,10 @@ from eigenscape.operators._layer_factors import (
 )
 from eigenscape.operators._layer_plan import REPRESENTATIONS, strictest
 from eigenscape.operators._risk_operator import RiskOperator
-from eigenscape.operators._samples import few_of_each
 from eigenscape.operators._tail_graph import TailGraph
 from eigenscape.precision import full_precision
 from eigenscape.risk import EmpiricalRisk
+from eigenscape.telling_samples import few_of_each
 
 _STORAGES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # Samples on which two representations must agree: formulas are right or wrong for all alike.

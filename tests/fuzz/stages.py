@@ -262,6 +262,12 @@ def _plain_distances(x: Tensor) -> Tensor:
     return (x - 3.0).square().sum(-1, keepdim=True).sqrt() + x
 
 
+def _plain_logcumsumexp(x: Tensor) -> Tensor:
+    # PyTorch's has a gradient whose derivative by what comes in is missing.
+    return torch.stack([x[..., : k + 1].logsumexp(-1) for k in range(x.shape[-1])], -1)
+
+
+PLAIN = {"distance": _plain_distances, "logcumsumexp": _plain_logcumsumexp}
 OPERATIONS: dict[str, Any] = {
     "cumsum": lambda x: x.cumsum(-1),
     "sort": lambda x: x.sort(-1).values,
@@ -293,9 +299,9 @@ OPERATIONS: dict[str, Any] = {
 
 def operation(d: Draw, width: int) -> Part:
     name = d.pick(sorted(OPERATIONS))
-    of_distances = name == "distance"
-    function = _plain_distances if of_distances and d.honest else OPERATIONS[name]
-    return Part(Lambda(function), width, [name], NO_SECOND_DERIVATIVE if of_distances else "")
+    function = PLAIN.get(name, OPERATIONS[name]) if d.honest else OPERATIONS[name]
+    defect = NO_SECOND_DERIVATIVE if name == "distance" else ""
+    return Part(Lambda(function), width, [name], defect)
 
 
 class Slope(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eigenscape.batches import Batch, BatchSource
-from eigenscape.operators._samples import telling_samples
+from eigenscape.telling_samples import telling_samples
 
 
 def source(data: Any, batch_size: int | None = None) -> BatchSource:

@@ -1,6 +1,8 @@
 """A few samples that stand for all: from batches that differ, and different ones of each batch."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -55,6 +57,16 @@ def telling_batches(batches: BatchSource) -> list[Batch]:
     for batch in batches:
         candidates.add(batch)
     return candidates.distinct()
+
+
+def other_samples(batches: BatchSource, most: int) -> Iterator[Batch]:
+    """Walk all samples in groups of at most so many; of several batches, a few groups of each."""
+    several = sum(1 for _ in islice(batches, 2)) > 1
+    for batch in batches:
+        starts = range(0, batch.size, max(most, 1))
+        for start in starts[:2] if several else starts:
+            rows = list(range(start, min(start + most, batch.size)))
+            yield batch if len(rows) == batch.size else batch.take(rows)
 
 
 def few_of_each(batches: BatchSource, most: int, *, together: bool) -> list[Batch]:
