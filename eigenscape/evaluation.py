@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
+from torch.utils import checkpoint as checkpointing
 
 from eigenscape.borrowed import parts_of
 from eigenscape.errors import EigenscapeError, UnsupportedModelError
@@ -67,6 +68,7 @@ def evaluation(
             stack.enter_context(_no_cached_parametrisations())
         stack.enter_context(full_precision())
         stack.enter_context(_replaced(F, _RIGHT))
+        stack.enter_context(_replaced(checkpointing, {"CheckpointFunction": _Recomputed}))
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
         if any(is_compiled(part) for part in parts):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -139,6 +141,19 @@ def _of_one_image(normalise: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return result.flatten().view(result.shape) if is_one else result
 
     return normalised
+
+
+class _Recomputed:
+    """Stands in for reentrant activation checkpointing, whose gradient cannot be differentiated.
+
+    And it has none at all where no input of the part that is computed again needs one.
+    """
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+        return checkpointing.checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state
+        )
 
 
 # Functions that PyTorch differentiates wrongly, or not twice, and right ones for them.

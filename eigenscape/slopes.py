@@ -60,24 +60,6 @@ def samples_to_ask(risk: "EmpiricalRisk") -> list[Batch]:
     return telling_samples(risk.batches, most, together=risk.samples_interact)
 
 
-def require_true_gradient(risk: "EmpiricalRisk") -> None:
-    """Compare the gradient with differences of the loss, on a few samples; once for each risk.
-
-    Raises:
-        SelfTestError: If the two contradict each other.
-    """
-    known = risk.whole.verdicts
-    key = "gradient", tuple(risk.space.names)
-    if not risk.wants_self_test or risk.detached == "constant" or key in known:
-        return
-    direction, _ = random_directions(risk)
-    with risk.ranks.together():
-        for number, samples in enumerate(samples_to_ask(risk)):
-            with moved_in_place(risk, samples) as line:
-                slope_checks(risk, line, number, direction)
-    known[key] = True
-
-
 def slope_checks(
     risk: "EmpiricalRisk", line: "Line", number: int | None, direction: Tensor
 ) -> list[Check]:
@@ -129,8 +111,7 @@ def _slopes(line: "Line", direction: Tensor) -> list[Check]:
                 "The gradient that autograd gives is not that of the loss, moved with the "
                 f"model's own parameters: {check}, relative. A part of the model or of the "
                 "loss depends on parameters in a way that autograd does not see (`detach`, "
-                "`.data`, `no_grad`, `.item()`, NumPy, rounding, earlier copies, reentrant "
-                f"checkpointing). {ADVICE}"
+                f"`.data`, `no_grad`, `.item()`, NumPy, rounding, earlier copies). {ADVICE}"
             )
         checks.append(check)
     return checks

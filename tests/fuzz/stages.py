@@ -175,8 +175,7 @@ class Checkpointed(nn.Module):
 def checkpointed(d: Draw, width: int) -> Part:
     reentrant = d.chance(0.25)
     module = Checkpointed(width, None if d.honest else reentrant)  # type: ignore[arg-type]
-    defect = "reentrant checkpointing" if reentrant else ""
-    return Part(module, 3, ["checkpoint"], defect)
+    return Part(module, 3, ["reentrant checkpoint" if reentrant else "checkpoint"])
 
 
 class Counting(nn.Module):

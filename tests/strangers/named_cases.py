@@ -443,7 +443,7 @@ class Checkpointed(nn.Module):
         return self.out(h)
 
 
-@case("all", "gradient")
+@case("linearised")
 def reentrant_checkpoint() -> Case:
     case = classified(Checkpointed(), torch.randn(10, 3), y=torch.randint(0, 4, (10,)))
     model = case.model
