@@ -40,8 +40,8 @@ docs: $(VENV)/.stamp-docs ## Build the documentation into site/; a warning is an
 bench: $(VENV)/.stamp-bench ## Compare with other libraries (BENCH_ARGS="...")
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 
-reproduction: $(VENV)/.stamp ## Write docs/reproduction.md from the records in results/studies
-	$(BIN)/eigenscape claims --page docs/reproduction.md
+reproduction: $(VENV)/.stamp-dev ## Write docs/papers from the records in papers/results
+	$(BIN)/eigenscape claims --page docs/papers
 
 clean: ## Remove what the other targets made, but for .venv
 	rm -rf site runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -53,9 +53,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.stamp: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e ".[all]"
 	@touch $@
 
-$(VENV)/.stamp-%: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) -e ".[$*]"
+$(VENV)/.stamp-%: pyproject.toml papers/pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e ".[all,$*]" -e papers
 	@touch $@

@@ -22,9 +22,9 @@ from typing import TypeVar
 import torch
 
 import eigenscape as es
-from eigenscape.data import load
 from eigenscape.errors import EigenscapeError
-from eigenscape.models import build
+from eigenscape_papers.datasets import load
+from eigenscape_papers.networks import build
 
 T = TypeVar("T")
 PARTS = ("class", "cross", "same", "global", "centred")

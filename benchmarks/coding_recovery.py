@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
-from eigenscape.studies import STUDIES, Workshop
-from eigenscape.studies.coding_recovery import STARTS, run_grid
+from eigenscape_papers.runner import Workshop
+from eigenscape_papers.studies import STUDIES
+from eigenscape_papers.thesis import STARTS, run_grid
 
 
 def main(arguments: list[str] | None = None) -> None:

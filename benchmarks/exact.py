@@ -19,7 +19,7 @@ from timing import Row, in_turn
 from torch import Tensor, nn
 
 import eigenscape as es
-from eigenscape.theory import one_hidden_layer_hessian
+from eigenscape_papers.theory import one_hidden_layer_hessian
 
 SAMPLES = 96  # products for a sampled trace; XTrace wants an even number, Hutch++ thirds
 COLUMNS = 100  # of a dense Hessian at once, for those who take several

@@ -15,11 +15,11 @@ from unittest.mock import patch
 
 import torch
 
-from eigenscape.stepsize import Problems, UpdateRule, _segments, _stepping, draw_problems
-from eigenscape.stepsize._recorded import Recorded
-from eigenscape.stepsize._segments import Seen, Segments
-from eigenscape.stepsize._stacked_mlp import lengths_of
-from eigenscape.stepsize._stepping import State, new_weights
+from eigenscape_papers.stepsize import Problems, UpdateRule, _segments, _stepping, draw_problems
+from eigenscape_papers.stepsize._recorded import Recorded
+from eigenscape_papers.stepsize._segments import Seen, Segments
+from eigenscape_papers.stepsize._stacked_mlp import lengths_of
+from eigenscape_papers.stepsize._stepping import State, new_weights
 
 SIZES, SAMPLES, BATCH, STEPS = (784, 100, 20, 10), 1000, 32, 150
 NUMBERS = 50 + 36

@@ -13,12 +13,11 @@ import time
 import torch
 
 from eigenscape.analyses import eigenspace_overlap
-from eigenscape.data import load
-from eigenscape.losses import CrossEntropy
-from eigenscape.models import build
-from eigenscape.risk import EmpiricalRisk
-from eigenscape.studies.portrait import matrix_layers, take_portrait
-from eigenscape.train import SGD, Recipe, fit
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
+from eigenscape_papers.datasets import load
+from eigenscape_papers.ensemble import SGD, Recipe, fit
+from eigenscape_papers.networks import build
+from eigenscape_papers.runner import matrix_layers, take_portrait
 
 PAIRS = {"fc1": 260}
 OTHERS = 200

@@ -1,6 +1,6 @@
 """Run studies at paper scale in a limited time, part by part, in several processes.
 
-    python benchmarks/paper_scale.py wu-bounds --workers 8 --seconds 900 --parts results/parts
+    python benchmarks/paper_scale.py wu-bounds --workers 8 --seconds 900
 
 Every part is kept as it is finished: a training, a row of Table 9, a learned rule. Those of earlier
 runs are found in the shop or in `--parts` and not done again; small new ones are copied there. When
@@ -34,11 +34,12 @@ from typing import Any
 import torch
 
 from eigenscape.errors import ConvergenceWarning
-from eigenscape.files import write_bytes
-from eigenscape.studies import STUDIES, Study, Workshop, run_study, stepsize_learned, write_result
-from eigenscape.studies import wu_bounds as bounds
-from eigenscape.studies._wu_bounds_claims import TABLE_9
-from eigenscape.studies.cast import Cast
+from eigenscape.records import write_bytes
+from eigenscape_papers.runner import Cast, Study, Workshop, run_study, write_result
+from eigenscape_papers.studies import STUDIES
+from eigenscape_papers.thesis import stepsize_learned_study as stepsize_learned
+from eigenscape_papers.wu import bounds_study as bounds
+from eigenscape_papers.wu._table_9 import TABLE_9
 
 SMALL = ("bounds", "rules", "measured")  # folders of a shop whose finished parts are small files
 KEPT = ("*/seed-*/*.json", "*/*.safetensors")

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import eigenscape as es
+from eigenscape_papers import networks
 
 CLASSES, TOKENS, LENGTH = 10, 65, 32
 Device = torch.device | str
@@ -215,7 +215,7 @@ def resnet(
     """A ResNet18 of the package without BatchNorm."""
     torch.manual_seed(0)
     x, y = _images(n, side)
-    model = es.models.build(network, input_shape=(3, side, side), num_classes=CLASSES)
+    model = networks.build(network, input_shape=(3, side, side), num_classes=CLASSES)
     return _trained(name, model, x, y, device, goal=0.4, first="conv1", steps=steps)
 
 

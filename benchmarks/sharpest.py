@@ -12,14 +12,12 @@ import time
 
 import torch
 
-from eigenscape.data import load
+from eigenscape.curvature import LayerHessian
 from eigenscape.linalg import eigsh
-from eigenscape.losses import CrossEntropy
-from eigenscape.models import build
-from eigenscape.operators import LayerHessian
-from eigenscape.risk import EmpiricalRisk
-from eigenscape.sharpest import sharpest_samples
-from eigenscape.train import SGD, Recipe, Thirds, fit
+from eigenscape.risk import CrossEntropy, EmpiricalRisk, sharpest_samples
+from eigenscape_papers.datasets import load
+from eigenscape_papers.ensemble import SGD, Recipe, Thirds, fit
+from eigenscape_papers.networks import build
 
 
 def main(arguments: list[str] | None = None) -> None:

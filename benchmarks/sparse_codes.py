@@ -11,7 +11,7 @@ from bars import ASIDE, OURS, RIVAL
 from plan import ROUNDING, Plan
 from timing import Row, timed
 
-from eigenscape.representations import (
+from eigenscape_papers.representations import (
     orthogonal_matching_pursuit,
     random_dictionary,
     sparse_samples,

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eigenscape.progress import Progress
-from eigenscape.train import SGD, Engine, Recipe, fit
+from eigenscape.records import Progress
+from eigenscape_papers.ensemble import SGD, Engine, Recipe, fit
 
 BATCH = 128
 EPOCHS_ASKED = 1000

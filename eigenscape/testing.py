@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import EigenscapeError
-from eigenscape.linear_operator import LinearOperator
+from eigenscape.operator import LinearOperator
 from eigenscape.space import Block, ParamSpace
 
 _SIGMAS = 4.0  # a correct normal estimate is further off once in 16000 trials
@@ -57,11 +57,11 @@ def dense_hessian(
 
 
 def _derivative(value: Tensor, leaves: dict[str, Tensor], *, create_graph: bool = False) -> Tensor:
-    found = [torch.zeros_like(leaf) for leaf in leaves.values()]
+    gradients = [torch.zeros_like(leaf) for leaf in leaves.values()]
     if value.requires_grad:
         settings: Any = dict(create_graph=create_graph, retain_graph=True, materialize_grads=True)
-        found = list(torch.autograd.grad(value, list(leaves.values()), **settings))
-    return torch.cat([part.reshape(-1) for part in found])
+        gradients = list(torch.autograd.grad(value, list(leaves.values()), **settings))
+    return torch.cat([gradient.reshape(-1) for gradient in gradients])
 
 
 def matrix_with_spectrum(values: Iterable[float] | Tensor, *, seed: int) -> Tensor:
@@ -105,7 +105,7 @@ def check_operator(
         ContractError: At the first thing that is wrong.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
         >>> check_operator(Dense(A), A)
     """
@@ -206,14 +206,14 @@ def _check_algebra(A: LinearOperator, true: Tensor, close: _Comparison) -> None:
 
 def _check_blocks(A: LinearOperator, true: Tensor, close: _Comparison) -> None:
     for rows, columns in product(_some_blocks(A.output_space), _some_blocks(A.space)):
-        part = true[rows.index()][:, columns.index()]
+        expected = true[rows.index()][:, columns.index()]
         what, block = f"A[{rows.name!r}, {columns.name!r}]", A[rows, columns]
-        close.product(what, block, part, close.columns(columns.size, 2))
-        close.product(f"{what}.T", block.T, part.T, close.columns(rows.size, 2))
+        close.product(what, block, expected, close.columns(columns.size, 2))
+        close.product(f"{what}.T", block.T, expected.T, close.columns(rows.size, 2))
     if A.space == A.output_space:
         last = _some_blocks(A.space)[0]
-        part = true[last.index()][:, last.index()]
-        close.product(f"A[{last.name!r}]", A[last.name], part, close.columns(last.size))
+        expected = true[last.index()][:, last.index()]
+        close.product(f"A[{last.name!r}]", A[last.name], expected, close.columns(last.size))
 
 
 def _some_blocks(space: ParamSpace) -> list[Block]:
@@ -280,8 +280,8 @@ def check_estimator(estimate: Callable[[int], Any], truth: Any, *, num_seeds: in
     centred, squares = (values - values.mean(0))[:, ~fixed], np.square(errors[:, ~fixed])
     q = squares.mean(0)
     kurtosis = np.maximum(np.mean(centred**4, 0) / np.mean(centred**2, 0) ** 2, 3.0)
-    own = squares.var(0) / np.where(q > 0, q, 1.0) ** 2
-    allowed = _SIGMAS * np.sqrt((kurtosis - 1 + own) / num_seeds)
+    relative_variance = squares.var(0) / np.where(q > 0, q, 1.0) ** 2
+    allowed = _SIGMAS * np.sqrt((kurtosis - 1 + relative_variance) / num_seeds)
     _require_within("stderr² / variance − 1", q / spread[~fixed] ** 2 - 1, allowed, num_seeds)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import eigenscape as es
+from eigenscape.linalg import Kernel
 
 FOLDER = Path("docs/images")
 generator = np.random.default_rng(15)
@@ -45,7 +46,7 @@ rho = es.spectral_density(
     num_steps=128,
     num_probes=10,
     reorthogonalise=False,
-    kernel=es.Kernel(kappa=3),
+    kernel=Kernel(kappa=3),
     num_points=1024,
 )
 exact = torch.linalg.eigvalsh(spiked.to_dense())
@@ -61,8 +62,8 @@ assert abs(rho.moment(1)[0] - exact.mean()) <= 4 * rho.moment(1)[1]
 # far below the smallest eigenvalue that is not zero, and keeps the zeros on the page.
 heavy = es.Dense((heavy + heavy.T) / 2)
 settings = {"num_steps": 256, "num_probes": 10, "scale": "log", "epsilon": 1.0}
-rho = es.spectral_density(heavy, **settings, kernel=es.Kernel(width=0.15))
-fast = es.spectral_density(heavy, **settings, kernel=es.Kernel(width=0.15), reorthogonalise=False)
+rho = es.spectral_density(heavy, **settings, kernel=Kernel(width=0.15))
+fast = es.spectral_density(heavy, **settings, kernel=Kernel(width=0.15), reorthogonalise=False)
 exact = torch.linalg.eigvalsh(heavy.to_dense())
 figure, axis = plt.subplots(figsize=(5.6, 3.1), layout="constrained")
 draw(axis, (exact.abs() + 1).log().numpy(), rho, "estimate, 256 steps")

@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import eigenscape as es
+from eigenscape.linalg import Kernel, XTrace
 
 torch.manual_seed(0)
 digits = load_digits()
@@ -56,7 +57,7 @@ print(
 # %% The bottom, the trace, one layer
 lowest = es.eigsh(H, num_pairs=1, which="smallest")
 print(f"\nmost negative eigenvalue   {lowest.values[0]:.5f} ± {lowest.residuals[0]:.0e}")
-trace = es.trace(H, num_products=120, method=es.XTrace())
+trace = es.trace(H, num_products=120, method=XTrace())
 print(f"trace                      {trace.value:.3f} ± {trace.stderr:.3f} (standard error)")
 layer = es.LayerHessian(risk, "2")
 top = es.eigsh(layer, num_pairs=1)
@@ -66,7 +67,7 @@ assert top.values[0] <= pairs.values[0] + pairs.residuals[0]  # a block is below
 # %% The density: outliers taken out exactly, the rest with a standard-error band. A logarithmic
 # axis looks closely at small |λ| and needs more steps to see anything there.
 rho = es.spectral_density(
-    H, num_steps=120, num_probes=10, outliers=pairs, kernel=es.Kernel(width=0.005)
+    H, num_steps=120, num_probes=10, outliers=pairs, kernel=Kernel(width=0.005)
 )
 log_rho = es.spectral_density(
     H,
@@ -75,7 +76,7 @@ log_rho = es.spectral_density(
     outliers=pairs,
     scale="log",
     epsilon=1e-5,
-    kernel=es.Kernel(width=0.3),
+    kernel=Kernel(width=0.3),
 )
 n, (mean, stderr) = risk.space.size, rho.moment(1)
 print(f"trace, from the density    {n * mean:.3f} ± {n * stderr:.3f}")

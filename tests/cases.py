@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from eigenscape.errors import SubstitutionWarning
-from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import BinaryCrossEntropy, CrossEntropy, EmpiricalRisk, SquaredError
 from eigenscape.testing import dense_hessian
 
 N = 11

@@ -22,12 +22,12 @@ from eigenscape import (
     LayerHessian,
     Residual,
     eigsh,
-    point,
     trace,
 )
-from eigenscape.distributed import Ranks, join
+from eigenscape.analyses import point
 from eigenscape.errors import EigenscapeError
-from eigenscape.files import write_tensors
+from eigenscape.parallel import Ranks, join
+from eigenscape.records import write_tensors
 
 TIMEOUT = 60.0
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import ShapeError
-from eigenscape.linear_operator import LinearOperator, WrappedOperator
-from eigenscape.operators import Dense
+from eigenscape.operator import Dense, LinearOperator, WrappedOperator
 from eigenscape.space import ParamSpace
 from eigenscape.testing import (
     ContractError,

@@ -8,7 +8,7 @@ import ast
 from pathlib import Path
 from typing import Any
 
-PACKAGE = "eigenscape"
+PACKAGE, GUEST = "eigenscape", "eigenscape_papers"
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 # Sections whose front page is a list of what is there, as long as nobody writes a better one.
@@ -35,7 +35,10 @@ def exported_names(tree: ast.Module) -> dict[str, str]:
     own: list[str] = []
     listed: list[str] | None = None
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
+            PACKAGE,
+            GUEST,
+        ):
             origin |= {alias.asname or alias.name: node.module or "" for alias in node.names}
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             own.append(node.name)
@@ -76,21 +79,22 @@ def rooms(package: Path) -> dict[str, Path]:
     return {name: files[name] for name in sorted(files) if not name.startswith("_")}
 
 
-def room_page(room: str, path: Path) -> str:
+def room_page(room: str, path: Path, package: str = PACKAGE) -> str:
     """Write the reference page of one room.
 
     Args:
         room: Name of the room.
         path: The file that speaks for it.
+        package: Whose room it is.
 
     Returns:
         Markdown with one mkdocstrings block a name, at the place where the name is defined: a
         function may be called as its file is (`linalg.eigsh`), and there it cannot be mistaken.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    parts = [f"# {PACKAGE}.{room}", ast.get_docstring(tree) or ""]
+    parts = [f"# {package}.{room}", ast.get_docstring(tree) or ""]
     for name, module in exported_names(tree).items():
-        target = f"{module or f'{PACKAGE}.{room}'}.{name}"
+        target = f"{module or f'{package}.{room}'}.{name}"
         parts.append(f"::: {target}\n    options:\n      heading: {name}\n      toc_label: {name}")
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -128,8 +132,12 @@ def reference_pages(root: Path = ROOT) -> dict[str, str]:
     Returns:
         Markdown by path below `docs/`.
     """
-    package = root / PACKAGE
+    package, guest = root / PACKAGE, root / "papers" / GUEST
     pages = {f"reference/{room}.md": room_page(room, path) for room, path in rooms(package).items()}
+    pages |= {
+        f"reference/papers/{room}.md": room_page(room, path, GUEST)
+        for room, path in rooms(guest).items()
+    }
     return {"reference/index.md": index_page(package)} | pages
 
 

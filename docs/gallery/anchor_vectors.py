@@ -5,8 +5,9 @@ from functools import partial
 import matplotlib.pyplot as plt
 import torch
 
-import eigenscape as es
-from eigenscape.representations import (
+from eigenscape_papers import datasets, networks
+from eigenscape_papers.ensemble import Adam, Recipe, fit
+from eigenscape_papers.representations import (
     LogLinear,
     anchor_table,
     embedding_diagnostics,
@@ -14,7 +15,6 @@ from eigenscape.representations import (
     log_bulk_partitions,
     output_states,
 )
-from eigenscape.train import Adam, Recipe, fit
 
 
 def language(num_words, num_texts=500, length=16):
@@ -26,7 +26,7 @@ def language(num_words, num_texts=500, length=16):
     for _ in range(length):
         words.append(logits[words[-1]].softmax(1).multinomial(1, generator=draw).squeeze(1))
     text = torch.stack(words, dim=1)
-    return es.data.DataSet(f"{num_words} words", text[:, :-1], text[:, 1:], num_words)
+    return datasets.DataSet(f"{num_words} words", text[:, :-1], text[:, 1:], num_words)
 
 
 data = {num: language(num) for num in (20, 600)}
@@ -38,7 +38,7 @@ recipe = Recipe(epochs=12, batch_size=16, optimizer=Adam(3e-3))
 def build(num, head, seed):
     """Make a network of 16 dimensions with one of three heads."""
     name = "GPT-1x16x2-tied" if head == "tied" else "GPT-1x16x2"
-    net = es.models.build(name, input_shape=(16,), num_classes=num, seed=seed)
+    net = networks.build(name, input_shape=(16,), num_classes=num, seed=seed)
     if head == "untied, small":
         with torch.no_grad():
             net.head.weight.mul_(net.embed.weight.std() / net.head.weight.std())

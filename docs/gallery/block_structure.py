@@ -3,14 +3,22 @@
 import torch
 
 import eigenscape as es
-from eigenscape.train import Adam, Recipe, fit
+from eigenscape.structure import (
+    block_preconditioning,
+    block_structure,
+    squared_block_norms,
+    stripes,
+)
+from eigenscape_papers import datasets, networks
+from eigenscape_papers.dong import adam_diagonal
+from eigenscape_papers.ensemble import Adam, Recipe, fit
 
-digits = es.data.load("digits").take(200, seed=0).to("cpu", torch.float64)
+digits = datasets.load("digits").take(200, seed=0).to("cpu", torch.float64)
 
 
 def network(num_classes, seed=0):
     """Make a network with one hidden layer of 8 units and weights of variance 1/inputs."""
-    return es.models.build(
+    return networks.build(
         "one-hidden-8", input_shape=(1, 8, 8), num_classes=num_classes, seed=seed, init="lecun"
     ).double()
 
@@ -20,10 +28,10 @@ def hidden_blocks(model, targets):
     risk = es.EmpiricalRisk(model, es.CrossEntropy(), (digits.inputs, targets))
     layer = es.LayerHessian(risk, "fc1", num_products=512)
     units = es.Partition.by_output(layer.space)
-    return es.squared_block_norms(layer, units, num_products=layer.space.size)
+    return squared_block_norms(layer, units, num_products=layer.space.size)
 
 
-found = es.block_structure(hidden_blocks(network(10), digits.targets))
+found = block_structure(hidden_blocks(network(10), digits.targets))
 found.plot().figure.savefig("gallery-blocks.png", dpi=120)
 print(f"r = {found.ratio:.3f}; without structure {found.ratio_null:.0f}")
 print(f"inside the blocks: {found.inside:.0%}; without structure {found.inside_null:.0%}")
@@ -34,7 +42,7 @@ labels = {2: tens % 2, 10: tens}
 for parts in (8, 30):
     labels[10 * parts] = tens * parts + torch.randint(parts, tens.shape, generator=draw)
 for C, targets in labels.items():
-    drawn = [es.block_structure(hidden_blocks(network(C, s), targets)).ratio for s in range(4)]
+    drawn = [block_structure(hidden_blocks(network(C, s), targets)).ratio for s in range(4)]
     mean = torch.tensor(drawn).log().mean().exp()
     print(f"C = {C:3d}: r = {mean:.4f}, C r = {C * mean:.2f}")
 
@@ -42,11 +50,11 @@ model = network(10)
 risk = es.EmpiricalRisk(model, es.CrossEntropy(), digits)
 H = es.Hessian(risk, num_products=592)
 units = es.Partition.by_output(H.space, "fc1") + es.Partition.by_input(H.space, "fc2")
-norms = es.squared_block_norms(H, units, num_products=H.space.size)
-shares = es.stripes(norms, units.names[:8], units.names[8:])
+norms = squared_block_norms(H, units, num_products=H.space.size)
+shares = stripes(norms, units.names[:8], units.names[8:])
 shares.plot().figure.savefig("gallery-stripes.png", dpi=120)
-layers = es.squared_block_norms(H, es.Partition.by_layer(H.space), num_products=H.space.size)
-between = es.block_structure(layers)
+layers = squared_block_norms(H, es.Partition.by_layer(H.space), num_products=H.space.size)
+between = block_structure(layers)
 print(f"unit with its own outgoing weights: {shares.shares[0]:.1%}; by chance {shares.null[0]:.1%}")
 print(f"inside the two layers: {between.inside:.0%} of the squared norm")
 
@@ -55,9 +63,9 @@ trained = fit(lambda seed: network(10, seed), digits, recipe, device="cpu")
 model = trained.load_into(network(10), 0)
 risk = es.EmpiricalRisk(model, es.CrossEntropy(), digits)
 H = es.Hessian(risk, num_products=592)
-after = es.block_structure(hidden_blocks(model, digits.targets))
-layers = es.squared_block_norms(H, es.Partition.by_layer(H.space), num_products=H.space.size)
-between = es.block_structure(layers)
+after = block_structure(hidden_blocks(model, digits.targets))
+layers = squared_block_norms(H, es.Partition.by_layer(H.space), num_products=H.space.size)
+between = block_structure(layers)
 print(f"loss {risk.value():.4f}; hidden layer: r = {after.ratio:.3f}")
 print(f"inside the two layers: {between.inside:.0%}")
 
@@ -73,10 +81,10 @@ candidates = {
     "layers": es.Partition.by_layer(G.space),
     "units": es.Partition.by_output(G.space),
     "Kronecker": [es.KroneckerHessian(risk, layer) for layer in ("fc1", "fc2")],
-    "Adam": es.adam_diagonal(optimiser.state_dict(), G.space),
+    "Adam": adam_diagonal(optimiser.state_dict(), G.space),
 }
 for name, B in candidates.items():
-    lost = es.block_preconditioning(G, B)
+    lost = block_preconditioning(G, B)
     print(f"{name:9s} error {lost.scaled_error:.2f}, max/mean eigenvalue {lost.effective:.0f}")
 print(f"nothing: max/mean eigenvalue {lost.effective_before:.0f}")
 lost.plot().figure.savefig("gallery-preconditioning.png", dpi=120)

@@ -5,17 +5,18 @@ import torch
 
 import eigenscape as es
 from eigenscape.bounds import bound_recipe, certify, optimise_posterior
-from eigenscape.train import SGD, Recipe, fit
+from eigenscape_papers import datasets, networks
+from eigenscape_papers.ensemble import SGD, Recipe, fit
 
 data, test = (
-    es.data.load("digits", split=split, normalise="unit").two_classes()
+    datasets.load("digits", split=split, normalise="unit").two_classes()
     for split in ("train", "test")
 )
 
 
 def build(seed):
     """Make the network of a seed."""
-    return es.models.build("F-20", input_shape=(1, 8, 8), num_classes=2, seed=seed, init="xavier")
+    return networks.build("F-20", input_shape=(1, 8, 8), num_classes=2, seed=seed, init="xavier")
 
 
 recipe = Recipe(epochs=60, batch_size=64, optimizer=SGD(0.05, momentum=0.9))

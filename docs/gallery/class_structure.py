@@ -4,15 +4,22 @@ import matplotlib.pyplot as plt
 import torch
 
 import eigenscape as es
-from eigenscape.train import SGD, Recipe, fit
+from eigenscape_papers import datasets, networks
+from eigenscape_papers.ensemble import SGD, Recipe, fit
+from eigenscape_papers.papyan import (
+    attribution,
+    backpropagated_errors,
+    kronecker_spectra,
+    separation,
+)
 
 C = 10
-data = es.data.load("digits").to("cpu", torch.float64)
+data = datasets.load("digits").to("cpu", torch.float64)
 
 
 def build(seed):
     """Make the network of a seed."""
-    model = es.models.build("MLP-3x24-BN", input_shape=(1, 8, 8), num_classes=C, seed=seed)
+    model = networks.build("MLP-3x24-BN", input_shape=(1, 8, 8), num_classes=C, seed=seed)
     return model.double()
 
 
@@ -48,13 +55,13 @@ figure.savefig("gallery-class-parts.png", dpi=120)
 
 for name in ("class", "cross", "same"):
     both = (es.Dense(matrix) for matrix in (G, parts[name]))
-    found = es.attribution(*both, num_outliers=C, which="largest")
+    found = attribution(*both, num_outliers=C, which="largest")
     print(f"{name:5} subtracted {found.mass_subtracted:.2f}, projected {found.mass_projected:.2f}")
 
 layers = ("fc1", "fc2", "fc3", "fc4")
-seen = {layer: es.backpropagated_errors(risk, layer) for layer in layers}
+seen = {layer: backpropagated_errors(risk, layer) for layer in layers}
 features = {layer: found.features for layer, found in seen.items()}
-apart = es.separation(features, data.targets)
+apart = separation(features, data.targets)
 for layer, ratio, whiskers, share in zip(
     layers, apart.ratios[:, -1], apart.whiskers, apart.centre_accuracy, strict=True
 ):
@@ -68,7 +75,7 @@ ax.set(xlabel="index", ylabel="class eigenvalues / bulk")
 ax.legend()
 figure.savefig("gallery-class-depth.png", dpi=120)
 
-spectra = es.kronecker_spectra(risk, "fc3.weight")
+spectra = kronecker_spectra(risk, "fc3.weight")
 for count in (C, C * C):
     kfac, cfac = spectra.kronecker_distances[count - 1], spectra.class_distances[count - 1]
     print(f"{count:3} largest: KFAC is off by {kfac:.2f}, CFAC by {cfac:.2f}")

@@ -6,15 +6,23 @@ import matplotlib.pyplot as plt
 import torch
 
 import eigenscape as es
-from eigenscape.train import SGD, Recipe, fit
+from eigenscape.analyses import (
+    autocorrelations,
+    eigenspace_overlap,
+    eigenvector_correspondence,
+    kronecker_fit,
+    overlap_prediction,
+)
+from eigenscape_papers import datasets, networks
+from eigenscape_papers.ensemble import SGD, Recipe, fit
 
 SEEDS = (0, 1, 2)
-data = es.data.load("digits").to("cpu", torch.float64)
+data = datasets.load("digits").to("cpu", torch.float64)
 
 
 def build(seed):
     """Make the network of a seed."""
-    model = es.models.build("F-32^2", input_shape=(1, 8, 8), num_classes=10, seed=seed)
+    model = networks.build("F-32^2", input_shape=(1, 8, 8), num_classes=10, seed=seed)
     return model.double()
 
 
@@ -34,7 +42,7 @@ print(pairs["fc1"][0].status)
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
 overlaps = {}
 for layer, ax in zip(LAYERS, axes, strict=True):
-    found = [es.eigenspace_overlap(a, b) for a, b in combinations(pairs[layer], 2)]
+    found = [eigenspace_overlap(a, b) for a, b in combinations(pairs[layer], 2)]
     overlaps[layer] = torch.stack([each.overlaps for each in found]).mean(0)
     for each in found:
         each.plot(ax)
@@ -48,17 +56,17 @@ factors = {
     layer: [es.KroneckerHessian(risk, f"{layer}.weight") for risk in risks] for layer in LAYERS
 }
 first = pairs["fc2"][0].vectors[:, :24]
-made_of = es.eigenvector_correspondence(first, factors["fc2"][0])
+made_of = eigenvector_correspondence(first, factors["fc2"][0])
 made_of.plot().figure.savefig("gallery-correspondence.png", dpi=120)
 print("share of v1:", " ".join(f"{share:.2f}" for share in made_of.input[0, :9]))
 
-for entry in es.autocorrelations(risks[0], LAYERS).layers:
+for entry in autocorrelations(risks[0], LAYERS).layers:
     print(f"{entry.layer}: (v1 . mean)^2 = {entry.alignment:.4f}, ratio {entry.ratio:.1f}")
 
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
 for layer, ax in zip(LAYERS, axes, strict=True):
     found = [
-        es.overlap_prediction(a, b, num_vectors=64, num_inputs=10)
+        overlap_prediction(a, b, num_vectors=64, num_inputs=10)
         for a, b in combinations(factors[layer], 2)
     ]
     predicted = torch.stack([each.overlaps for each in found]).mean(0)
@@ -74,7 +82,7 @@ figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", 
 figure.savefig("gallery-prediction.png", dpi=120)
 
 for layer in LAYERS:
-    fits = [es.kronecker_fit(risk, f"{layer}.weight", num_pairs=6) for risk in risks]
+    fits = [kronecker_fit(risk, f"{layer}.weight", num_pairs=6) for risk in risks]
     for rows in zip(*(found.approximations for found in fits), strict=True):
         error = sum(row.frobenius_error for row in rows) / len(rows)
         common = sum(float(row.overlaps[5]) for row in rows) / len(rows)

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import torch
 
-from eigenscape.representations import (
+from eigenscape_papers.representations import (
     initial_dictionary,
     learn_dictionary,
     masked_losses,

@@ -4,15 +4,16 @@ import matplotlib.pyplot as plt
 import torch
 
 import eigenscape as es
-from eigenscape.stepsize import loss_after
-from eigenscape.train import SGD, Recipe, fit
+from eigenscape_papers import datasets, networks
+from eigenscape_papers.ensemble import SGD, Recipe, fit
+from eigenscape_papers.stepsize import best_step_size, loss_after
 
-data = es.data.load("digits", normalise="unit").to("cpu", torch.float64)
+data = datasets.load("digits", normalise="unit").to("cpu", torch.float64)
 
 
 def build(seed):
     """Make the network of a seed."""
-    model = es.models.build("F-16", input_shape=(1, 8, 8), num_classes=10, seed=seed)
+    model = networks.build("F-16", input_shape=(1, 8, 8), num_classes=10, seed=seed)
     return model.double()
 
 
@@ -23,13 +24,13 @@ print(f"loss {risk.value():.3f}")
 
 G, g = es.GaussNewton(risk), risk.gradient()
 for t in (1, 5, 20, 80):
-    found = es.best_step_size(G, g, num_steps=t)
+    found = best_step_size(G, g, num_steps=t)
     after = loss_after(risk, found.step_size, num_steps=t) - risk.value()
     print(f"t = {t:2}: η* = {found.step_size:.3f} after {found.num_products} products; ", end="")
     print(f"model {found.change:+.3f}, network {after:+.3f}")
 print(f"1/λ_max = {found.stable / 2:.3f}, 2/λ_max = {found.stable:.3f}")
 
-found = es.best_step_size(G, g, num_steps=20)
+found = best_step_size(G, g, num_steps=20)
 sizes = torch.linspace(0.1, 3.0, 30, dtype=torch.float64) * found.stable
 real = [loss_after(risk, float(eta), num_steps=20) - risk.value() for eta in sizes]
 

@@ -5,6 +5,7 @@ from eigenscape.bounds.certify import certify as certify
 from eigenscape.bounds.kl import binary_kl as binary_kl
 from eigenscape.bounds.kl import gaussian_kl as gaussian_kl
 from eigenscape.bounds.kl import kl_inverse as kl_inverse
+from eigenscape.bounds.multilayer import multilayer_output_hessian as multilayer_output_hessian
 from eigenscape.bounds.optimise import PosteriorFit as PosteriorFit
 from eigenscape.bounds.optimise import optimise_posterior as optimise_posterior
 from eigenscape.bounds.pac_bayes import Certificate as Certificate
@@ -40,6 +41,7 @@ __all__ = [
     "kl_inverse",
     "layer_basis",
     "make_posterior",
+    "multilayer_output_hessian",
     "optimise_posterior",
     "pac_bayes_bound",
     "pac_bayes_certificate",

@@ -10,9 +10,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from eigenscape.dense import eigh
+from eigenscape.bounds.multilayer import multilayer_output_hessian
+from eigenscape.curvature import KroneckerHessian, LayerHessian, OutputHessian, exact_roots
+from eigenscape.device import eigh
 from eigenscape.errors import UnsupportedModelError
-from eigenscape.layers import (
+from eigenscape.risk import (
+    EmpiricalRisk,
     Layer,
     capture_tail,
     find_layer,
@@ -20,9 +23,6 @@ from eigenscape.layers import (
     matrix_obstacle,
     output_vectors,
 )
-from eigenscape.operators import KroneckerHessian, LayerHessian, OutputHessian, exact_roots
-from eigenscape.risk import EmpiricalRisk
-from eigenscape.theory import multilayer_output_hessian
 
 # Rotations, eigenvalues in the order of the basis, and the kind that was made.
 Found = tuple[tuple[Tensor, ...], Tensor, str]
@@ -88,13 +88,13 @@ def layer_rotations(
     layers = {name: _layer(risk, params) for name, params in groups.items()}
     matrices = {name: layer for name, layer in layers.items() if matrix_obstacle(layer) is None}
     outputs = _chain_outputs(risk, matrices) if kind == "approximate" else {}
-    found: dict[str, Found] = {}
+    rotations: dict[str, Found] = {}
     for name, layer in matrices.items():
         # "fc1" for weight and bias, "fc1.weight" for the weight alone.
         label = layer.name if len(layer.params) > 1 else layer.params[0]
         if kind == "exact" and _size(risk, layer) <= most_exact:
             values, Q = _eigh(LayerHessian(risk, label).to_dense())
-            found[name] = ((Q,), values, "exact")
+            rotations[name] = ((Q,), values, "exact")
             continue
         if kind == "approximate":
             factors, made = (outputs[name], _input_factor(risk, layer)), kind
@@ -102,8 +102,8 @@ def layer_rotations(
             hessian = KroneckerHessian(risk, label)
             factors, made = (hessian.output_factor, hessian.input_factor), "kronecker"
         (left, U), (right, V) = _eigh(factors[0]), axes.find(name, factors[1])
-        found[name] = ((U, V), torch.outer(left, right).flatten(), made)
-    return found
+        rotations[name] = ((U, V), torch.outer(left, right).flatten(), made)
+    return rotations
 
 
 def gradient_factors(risk: EmpiricalRisk, name: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -176,7 +176,7 @@ def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     images of MNIST and 100 units its bound is 0.249, 0.260 with LAPACK's, 0.288 with random ones.)
     """
     full = matrix.double()
-    values, vectors = (part.flip(-1) for part in eigh((full + full.T) / 2))
+    values, vectors = (tensor.flip(-1) for tensor in eigh((full + full.T) / 2))
     size = values.abs()
     is_null = size <= len(size) * torch.finfo(size.dtype).eps * size.max()
     if bool(is_null.any()):
@@ -193,6 +193,6 @@ def _complement(vectors: Tensor) -> Tensor:
     """
     order = vectors.square().sum(1).argsort(descending=True, stable=True)
     Q, _ = torch.linalg.qr(vectors[order], mode="complete")
-    found = torch.empty_like(Q[:, vectors.shape[1] :])
-    found[order] = Q[:, vectors.shape[1] :]
-    return found
+    complement = torch.empty_like(Q[:, vectors.shape[1] :])
+    complement[order] = Q[:, vectors.shape[1] :]
+    return complement

@@ -69,13 +69,13 @@ class OutputNoise:
 
     def turn(self, basis: Basis) -> None:
         """Use another basis; where it is of the same shapes, tensors stay where they are."""
-        for place, layer in enumerate(basis.layers):
-            known = self._axes[place]
+        for index, layer in enumerate(basis.layers):
+            known = self._axes[index]
             V = layer.rotations[1] if layer.rotations else None
             if V is not None and known is not None:
                 known[:, : len(V)] = V
             else:
-                self._axes[place] = None if V is None else F.pad(V, (0, -len(V) % _ALIGNED))
+                self._axes[index] = None if V is None else F.pad(V, (0, -len(V) % _ALIGNED))
 
     def outputs(
         self,
@@ -100,11 +100,11 @@ class OutputNoise:
         Raises:
             UnsupportedModelError: If a layer was not used once, as one matrix on rows.
         """
-        parts = noise.split(self._widths, dim=1)
+        noise_by_layer = noise.split(self._widths, dim=1)
         layers = {
-            id(means[name]): (log_std, part, layer, V)
-            for name, log_std, part, layer, V in zip(
-                self._weights, log_stds, parts, basis.layers, self._axes, strict=True
+            id(means[name]): (log_std, layer_noise, layer, V)
+            for name, log_std, layer_noise, layer, V in zip(
+                self._weights, log_stds, noise_by_layer, basis.layers, self._axes, strict=True
             )
         }
         with _NoisyLinear(layers):
@@ -141,9 +141,9 @@ class _NoisyLinear(TorchFunctionMode):
                 f"is used again, or got inputs of shape {tuple(args[0].shape)}. Use "
                 "noise='weights'."
             )
-        given = self._layers.pop(id(args[1]))
+        layer_noise = self._layers.pop(id(args[1]))
         add: type[Function] = _Noise  # PyTorch gives `apply` no types
-        return add.apply(output, args[0], *given)
+        return add.apply(output, args[0], *layer_noise)
 
 
 class _Noise(Function):
@@ -188,8 +188,8 @@ class _Noise(Function):
         if V is not None:
             of_log_std = (along[:, : len(V)] * variances.view(len(along), -1)).flatten()
         else:
-            parts = [along.flatten(), q.sum(0)] if layer.has_bias else [along.flatten()]
-            of_log_std = torch.cat(parts).mul_(variances)
+            slopes = [along.flatten(), q.sum(0)] if layer.has_bias else [along.flatten()]
+            of_log_std = torch.cat(slopes).mul_(variances)
         of_x = None
         if ctx.needs_input_grad[1]:
             of_x = (q @ S).mul_(t)

@@ -114,8 +114,8 @@ def _state(prior: Prior, independent: bool) -> dict[str, Tensor]:
     if isinstance(prior, str | os.PathLike):
         path = Path(prior)
         content = _read(path)
-        found = re.search(r"epoch[-_]?(\d+)", path.stem)
-        epoch = int(found[1]) if found else None
+        match = re.search(r"epoch[-_]?(\d+)", path.stem)
+        epoch = int(match[1]) if match else None
     else:
         content = prior
     epoch = content.get("epoch", epoch)

@@ -21,8 +21,8 @@ from eigenscape.bounds._task import Task
 from eigenscape.bounds.posterior import Basis, LayerBasis, Posterior
 from eigenscape.bounds.recipe import BoundRecipe
 from eigenscape.errors import InvalidArgumentError
+from eigenscape.parallel import has_kernels, record_graph
 from eigenscape.risk import EmpiricalRisk
-from eigenscape.train import has_kernels, record_graph
 
 _DECAY, _EPSILON = 0.9, 1e-8
 # Steps whose noise is drawn together and which one graph holds, at most, and its memory.
@@ -160,8 +160,10 @@ class Steps:
     def pieces(self) -> list[Tensor]:
         """Cut the epoch into views (K, B) of its order, K steps each, the short one at the end."""
         full = self._task.num_examples // self._batch
-        parts = -(-full // len(self._noise))
-        lengths = [full // parts + (number < full % parts) for number in range(parts)]
+        num_pieces = -(-full // len(self._noise))
+        lengths = [
+            full // num_pieces + (number < full % num_pieces) for number in range(num_pieces)
+        ]
         pieces = list(self._order[: full * self._batch].view(full, -1).split(lengths))
         if full * self._batch < self._task.num_examples:
             pieces.append(self._order[full * self._batch :].unsqueeze(0))
@@ -172,12 +174,14 @@ class Steps:
         # Each network has examples of its own: a second draw on the same ones would leave their
         # noise as it is.
         task, count = self._task, math.gcd(self._recipe.num_samples, index.shape[1])
-        own = index.view(len(index), count, -1)
-        x = task.inputs.index_select(0, own.flatten()).view(*own.shape, *task.inputs.shape[1:])
-        y = task.targets.index_select(0, own.flatten()).view(own.shape)
+        groups = index.view(len(index), count, -1)
+        x = task.inputs.index_select(0, groups.flatten()).view(
+            *groups.shape, *task.inputs.shape[1:]
+        )
+        y = task.targets.index_select(0, groups.flatten()).view(groups.shape)
         rows = index.shape[1] if self._local else count
-        found = [self._step(x[s], y[s], self._noise[s, :rows]) for s in range(len(index))]
-        outputs, losses = (torch.stack(parts) for parts in zip(*found, strict=True))
+        results = [self._step(x[s], y[s], self._noise[s, :rows]) for s in range(len(index))]
+        outputs, losses = (torch.stack(tensors) for tensors in zip(*results, strict=True))
         means = task.wrong(outputs, y).double().mean((1, 2)), losses.double().mean(1)
         self.sums += torch.stack(means).sum(1) * index.shape[1]
 
@@ -249,18 +253,19 @@ class Steps:
         self, local: OutputNoise, x: Tensor, y: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Make a step with x (B, …) and y (1, B), drawing the layers' outputs."""
-        # Leaves are the parts: slopes of slices would each be written out with zeros around them.
+        # Each tensor is a leaf of its own: the gradient of a slice of a flat leaf would be as long
+        # as the leaf, and mostly zeros.
         means = {
-            name: part.detach().requires_grad_()
-            for name, part in self._space.unflatten(self.w).items()
+            name: tensor.detach().requires_grad_()
+            for name, tensor in self._space.unflatten(self.w).items()
         }
-        parts = [
+        log_stds = [
             _part(self.log_std, layer).detach().requires_grad_() for layer in self.basis.layers
         ]
         with torch.enable_grad():
-            z = local.outputs(means, parts, self.basis, x, noise).unsqueeze(0)
+            z = local.outputs(means, log_stds, self.basis, x, noise).unsqueeze(0)
             losses = self._task.loss(z, y)
-            slopes = torch.autograd.grad(losses.sum(), [*means.values(), *parts])
+            slopes = torch.autograd.grad(losses.sum(), [*means.values(), *log_stds])
         joined = torch.cat([slope.flatten() for slope in slopes]).view_as(self.theta)
         if self._fused:
             self._fused(joined)
@@ -297,7 +302,10 @@ class Steps:
         return [
             self._slopes,
             (len(self.w) - scaled).addcdiv_(self._per_place, j).mul_(weight),
-            *(torch.addcmul(part, N, near) for part, N in zip(products, self.lower, strict=True)),
+            *(
+                torch.addcmul(product, N, near)
+                for product, N in zip(products, self.lower, strict=True)
+            ),
         ]
 
     def update(self, value: Tensor, slope: Tensor, square: Tensor) -> None:

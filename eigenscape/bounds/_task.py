@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from eigenscape.errors import EigenscapeWarning, UnsupportedModelError, require_count
-from eigenscape.files import crc
-from eigenscape.losses import BinaryCrossEntropy, CrossEntropy
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.records import crc
+from eigenscape.risk import BinaryCrossEntropy, CrossEntropy, EmpiricalRisk
 
 _EXAMPLES_AT_ONCE = 1024
 # Below this share of distinct examples somebody is likely to have repeated them.
@@ -98,20 +97,20 @@ class Task:
             The outputs.
         """
         space, constants = self._risk.space, self._risk.constants()
-        own = x.ndim > self.inputs.ndim
+        per_network = x.ndim > self.inputs.ndim
 
         def one(params: dict[str, Tensor], x: Tensor) -> Any:
             return self._risk.call({**constants, **params}, (x,), {})
 
         if len(rows) == 1:
             # Squeezed, not indexed: the derivative of an index fills a tensor with zeros.
-            single: Tensor = one(space.unflatten(rows.squeeze(0)), x[0] if own else x)
+            single: Tensor = one(space.unflatten(rows.squeeze(0)), x[0] if per_network else x)
             return single.flatten(1).unsqueeze(0)
         sizes = [math.prod(space.shapes[name]) for name in space.names]
-        parts = dict(zip(space.names, rows.split(sizes, dim=1), strict=True))
-        named = {name: part.view(-1, *space.shapes[name]) for name, part in parts.items()}
+        chunks = dict(zip(space.names, rows.split(sizes, dim=1), strict=True))
+        named = {name: chunk.view(-1, *space.shapes[name]) for name, chunk in chunks.items()}
         mapped: Callable[[dict[str, Tensor], Tensor], Tensor] = vmap(
-            one, in_dims=(0, 0 if own else None), randomness="error"
+            one, in_dims=(0, 0 if per_network else None), randomness="error"
         )
         return mapped(named, x).flatten(2)
 
@@ -154,11 +153,11 @@ class Task:
     def _pieces(self, index: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets, some at a time: (B, …) of all, or (K, B, …) by `index`."""
         if index is None:
-            parts = (t.split(_EXAMPLES_AT_ONCE) for t in (self.inputs, self.targets))
-            yield from zip(*parts, strict=True)
+            chunks = (t.split(_EXAMPLES_AT_ONCE) for t in (self.inputs, self.targets))
+            yield from zip(*chunks, strict=True)
             return
-        for part in index.split(_EXAMPLES_AT_ONCE, dim=1):
-            yield self.inputs[part], self.targets[part]
+        for chunk in index.split(_EXAMPLES_AT_ONCE, dim=1):
+            yield self.inputs[chunk], self.targets[chunk]
 
     def constant_error(self) -> float:
         """Return the error of always naming the largest class."""

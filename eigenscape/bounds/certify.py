@@ -13,14 +13,11 @@ from eigenscape.bounds._task import Task
 from eigenscape.bounds.kl import kl_inverse
 from eigenscape.bounds.pac_bayes import Certificate, pac_bayes_certificate
 from eigenscape.bounds.posterior import Posterior
-from eigenscape.checkpoint import Checkpoint
+from eigenscape.device import full_precision
 from eigenscape.errors import EigenscapeError, InvalidArgumentError, ShapeError, require_count
-from eigenscape.files import crc
-from eigenscape.precision import full_precision
-from eigenscape.progress import ProgressCallback, Ticker
-from eigenscape.records import Columns, Record
+from eigenscape.parallel import mixed_seed
+from eigenscape.records import Checkpoint, Columns, ProgressCallback, Record, Ticker, crc
 from eigenscape.risk import EmpiricalRisk
-from eigenscape.train import mixed_seed
 
 # Rotations further than this from orthonormal are no rotations, and KL is not what was computed.
 _ORTHONORMAL = 1e-10
@@ -113,10 +110,10 @@ class NetworkCertificate(Record):
             "examples' checksum": (self.data_checksum, task.checksum()),
             "constants' checksum": (self.constants_checksum, task.constants_checksum()),
         }
-        for name, (said, found) in facts.items():
-            if said != found:
+        for name, (said, actual) in facts.items():
+            if said != actual:
                 raise EigenscapeError(
-                    f"The certificate's {name} is {said}, here it is {found}. Verify it with the "
+                    f"The certificate's {name} is {said}, here it is {actual}. Verify it with the "
                     "model and the data that it was made with."
                 )
         if prior is not None:
@@ -300,7 +297,7 @@ class _Draws:
 
     def run(self, count: int, at_once: int, progress: ProgressCallback | None) -> Tensor:
         """Return the errors of all networks (count,)."""
-        done = saved = sum(len(part) for part in self._errors)
+        done = saved = sum(len(errors) for errors in self._errors)
         ticker = Ticker(progress, "drawing networks", count, first=done)
         while done < count:
             # One by one, so that another `networks_at_once` draws the same networks.
@@ -331,17 +328,17 @@ class _Draws:
 
     def _examples(self, count: int) -> Tensor:
         """Return the numbers (B,) of examples for one network alone."""
-        n, place = self._task.num_examples, self._risk.device
-        return torch.randint(n, (count,), generator=self._generator, device=place)
+        n, device = self._task.num_examples, self._risk.device
+        return torch.randint(n, (count,), generator=self._generator, device=device)
 
 
 def _moved(posterior: Posterior, device: torch.device) -> Posterior:
-    place = torch.zeros((), dtype=torch.float64, device=device)
+    target = torch.zeros((), dtype=torch.float64, device=device)
     return Posterior(
-        posterior.means.to(place),
-        posterior.variances.to(place),
-        posterior.basis.to(place),
-        posterior.prior_means.to(place),
+        posterior.means.to(target),
+        posterior.variances.to(target),
+        posterior.basis.to(target),
+        posterior.prior_means.to(target),
         posterior.prior_variance,
         posterior.prior_source,
         posterior.prior_sha256,
@@ -362,5 +359,5 @@ def _kl_again(posterior: Posterior, prior_variance: float) -> float:
     home = _moved(posterior, torch.device("cpu"))
     mean, origin = (home.basis.to_basis(v) for v in (home.means, home.prior_means))
     prior = Normal(origin, torch.full_like(origin, prior_variance).sqrt())
-    parts: Tensor = kl_divergence(Normal(mean, home.variances.sqrt()), prior)
-    return float(parts.sum())
+    divergences: Tensor = kl_divergence(Normal(mean, home.variances.sqrt()), prior)
+    return float(divergences.sum())

@@ -35,14 +35,22 @@ from eigenscape.bounds.posterior import (
     weight_variances,
 )
 from eigenscape.bounds.recipe import BoundRecipe
-from eigenscape.checkpoint import Checkpoint
+from eigenscape.device import full_precision
 from eigenscape.errors import require_count
-from eigenscape.files import crc, tensor_text, text_tensor
-from eigenscape.precision import full_precision
-from eigenscape.progress import Progress, ProgressCallback, Ticker
-from eigenscape.records import Columns, Record, Status
+from eigenscape.parallel import epoch_order, mixed_seed
+from eigenscape.records import (
+    Checkpoint,
+    Columns,
+    Progress,
+    ProgressCallback,
+    Record,
+    Status,
+    Ticker,
+    crc,
+    tensor_text,
+    text_tensor,
+)
 from eigenscape.risk import EmpiricalRisk
-from eigenscape.train import epoch_order, mixed_seed
 
 _HISTORY = ("bound", "kl", "error", "loss", "prior_variance")
 
@@ -290,8 +298,8 @@ class _Session:
         layout = []
         for number, layer in enumerate(self._basis.layers):
             state[f"basis.{number}.eigenvalues"] = layer.eigenvalues
-            for place, rotation in enumerate(layer.rotations):
-                state[f"basis.{number}.rotation.{place}"] = rotation
+            for side, rotation in enumerate(layer.rotations):
+                state[f"basis.{number}.rotation.{side}"] = rotation
             layout.append((layer.name, layer.kind, layer.start, layer.size, layer.has_bias))
         state["layout"] = text_tensor(json.dumps(layout))
         state["history"] = self._history

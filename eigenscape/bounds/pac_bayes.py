@@ -158,13 +158,13 @@ def grid_indices(
             f"`grid_indices(prior_variance)` must be below the ceiling {c}; got {variance}. Keep "
             "λ below c while it is optimised, or choose a larger c before you see the data."
         )
-    place = b * (math.log(c) - math.log(variance))
-    if place > 2**53:  # beyond it, floats and integers no longer agree
+    j = b * (math.log(c) - math.log(variance))
+    if j > 2**53:  # beyond it, floats and integers no longer agree
         raise InvalidArgumentError(
-            f"`grid_indices(precision=...)` of {b} puts the variance at place {place:.3g} of the "
+            f"`grid_indices(precision=...)` of {b} puts the variance at place {j:.3g} of the "
             "grid; choose a coarser one."
         )
-    return tuple(sorted({max(math.floor(place), 1), max(math.ceil(place), 1)}))
+    return tuple(sorted({max(math.floor(j), 1), max(math.ceil(j), 1)}))
 
 
 def pac_bayes_bound(

@@ -12,15 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from eigenscape.bounds._bases import (
-    InputAxes,
-    gradient_factors,
-    layer_rotations,
-    parameter_groups,
-)
+from eigenscape.bounds._bases import InputAxes, gradient_factors, layer_rotations, parameter_groups
 from eigenscape.bounds._prior import Prior, prior_sha256, prior_vector, require_unseen
 from eigenscape.bounds._task import Task
 from eigenscape.bounds.kl import gaussian_kl
+from eigenscape.device import full_precision
 from eigenscape.errors import (
     InvalidArgumentError,
     NonFiniteError,
@@ -28,7 +24,6 @@ from eigenscape.errors import (
     require_choice,
     require_positive,
 )
-from eigenscape.precision import full_precision
 from eigenscape.records import storable
 from eigenscape.risk import EmpiricalRisk
 
@@ -208,11 +203,11 @@ class Basis:
         if not any(layer.rotations for layer in self.layers):
             return X
         rows = X.unsqueeze(0) if X.ndim == 1 else X.T
-        parts = [
+        rotated = [
             layer.rotate(rows[:, layer.start : layer.start + layer.size], back=back)
             for layer in self.layers
         ]
-        turned = torch.cat(parts, dim=1)
+        turned = torch.cat(rotated, dim=1)
         return turned[0] if X.ndim == 1 else turned.T
 
     def _require_size(self, X: Tensor, call: str) -> None:
@@ -245,7 +240,7 @@ def layer_basis(risk: EmpiricalRisk, kind: str = "kronecker", *, most_exact: int
     Examples:
         Inputs along one direction turn it into a basis vector, with all the curvature.
 
-        >>> from eigenscape.losses import SquaredError
+        >>> from eigenscape.risk.losses import SquaredError
         >>> model = torch.nn.Linear(2, 1, bias=False)
         >>> x = torch.tensor([[3.0, 4.0], [6.0, 8.0]])
         >>> basis = layer_basis(EmpiricalRisk(model, SquaredError(), (x, torch.zeros(2, 1))))
@@ -262,14 +257,16 @@ def layer_basis(risk: EmpiricalRisk, kind: str = "kronecker", *, most_exact: int
 def basis_again(risk: EmpiricalRisk, kind: str, axes: InputAxes, most_exact: int = 1024) -> Basis:
     """Return `layer_basis(risk, kind)`, with what `axes` knows from earlier calls."""
     groups = parameter_groups(risk)
-    found = {} if kind == "standard" else layer_rotations(risk, groups, kind, most_exact, axes)
+    rotations_by_layer = (
+        {} if kind == "standard" else layer_rotations(risk, groups, kind, most_exact, axes)
+    )
     layers, start = [], 0
     for name, params in groups.items():
         size = sum(math.prod(risk.space.shapes[p]) for p in params)
         nothing = torch.zeros(size, dtype=torch.float64, device=risk.device)
-        rotations, values, own = found.get(name, ((), nothing, "standard"))
+        rotations, values, layer_kind = rotations_by_layer.get(name, ((), nothing, "standard"))
         has_bias = len(params) == 2 and params[1].rpartition(".")[2] == "bias"
-        layers.append(LayerBasis(name, own, start, size, has_bias, rotations, values))
+        layers.append(LayerBasis(name, layer_kind, start, size, has_bias, rotations, values))
         start += size
     return Basis(tuple(layers))
 
@@ -293,20 +290,20 @@ def basis_curvature(risk: EmpiricalRisk, basis: Basis) -> Tensor:
         eigenbasis", 2018.
 
     Examples:
-        >>> from eigenscape.losses import SquaredError
+        >>> from eigenscape.risk.losses import SquaredError
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
         >>> model = torch.nn.Linear(2, 1, bias=False)
         >>> risk = EmpiricalRisk(model, SquaredError(), (x, torch.zeros(2, 1)))
         >>> basis_curvature(risk, layer_basis(risk, "standard")).tolist()  # diagonal of E[xxᵀ]
         [1.0, 2.0]
     """
-    parts = [
+    diagonals = [
         torch.zeros(layer.size, dtype=torch.float64, device=risk.device) for layer in basis.layers
     ]
     for number, layer in enumerate(basis.layers):
         for deltas, inputs in gradient_factors(risk, layer.name):
-            parts[number] += layer.squares(deltas, inputs)
-    return torch.cat(parts) / risk.divisor
+            diagonals[number] += layer.squares(deltas, inputs)
+    return torch.cat(diagonals) / risk.divisor
 
 
 @storable
@@ -363,11 +360,11 @@ class Posterior:
             InvalidArgumentError: If w₀ is not the initial point that `prior_sha256` names, equals
                 w, or classifies the data well although it is from before training.
         """
-        found = prior_sha256(self.names, self.prior_means)
-        if self.prior_sha256 != found:
+        actual = prior_sha256(self.names, self.prior_means)
+        if self.prior_sha256 != actual:
             raise InvalidArgumentError(
                 "The posterior's prior mean must be the initial point that it names, with SHA-256 "
-                f"{self.prior_sha256[:12]}…; it has {found[:12]}…. It was moved after the initial "
+                f"{self.prior_sha256[:12]}…; it has {actual[:12]}…. It was moved after the initial "
                 "weights were named, which voids the certificate. Make the posterior again with "
                 "`make_posterior` or `optimise_posterior`, from the weights before training."
             )

@@ -4,12 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eigenscape.bounds.posterior import KINDS
-from eigenscape.errors import (
-    InvalidArgumentError,
-    require_choice,
-    require_count,
-    require_positive,
-)
+from eigenscape.errors import InvalidArgumentError, require_choice, require_count, require_positive
 from eigenscape.records import storable
 
 OPTIMIZERS = ("rmsprop", "sgd")
@@ -104,8 +99,10 @@ class BoundRecipe:
                 f"`BoundRecipe(num_samples={self.num_samples})` must divide the batch, for each "
                 f"network has examples of its own; got batch_size={self.batch_size}."
             )
-        whole = self.num_samples > 1 or self.covariance == "full" or self.basis == "exact"
-        if self.noise == "outputs" and whole:
+        needs_whole_networks = (
+            self.num_samples > 1 or self.covariance == "full" or self.basis == "exact"
+        )
+        if self.noise == "outputs" and needs_whole_networks:
             raise InvalidArgumentError(
                 "`BoundRecipe(noise='outputs')` draws for every example, with variances that are "
                 "diagonal in the standard or in a Kronecker basis; got "
@@ -136,12 +133,12 @@ class BoundRecipe:
         """
         if self.refresh_every is None or self.basis == "standard":
             return (0,)
-        found = [0]
+        epochs = [0]
         for epoch in range(1, self.epochs):
             every = self.refresh_every * self.refresh_growth ** (epoch // self.drop_every)
-            if epoch - found[-1] >= every:
-                found.append(epoch)
-        return tuple(found)
+            if epoch - epochs[-1] >= every:
+                epochs.append(epoch)
+        return tuple(epochs)
 
 
 PAPER_METHODS: dict[str, dict[str, Any]] = {

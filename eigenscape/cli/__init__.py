@@ -1,6 +1,8 @@
-"""The command line: `eigenscape VERB`, one file per verb."""
+"""The command line: `eigenscape VERB`, one file per verb; more verbs by entry points."""
 
-from eigenscape.cli.app import app as app
-from eigenscape.cli.app import main as main
+import importlib
 
-__all__ = ["app", "main"]
+
+def main() -> None:
+    """Run the command line of this process."""
+    importlib.import_module("eigenscape.cli.app").main()

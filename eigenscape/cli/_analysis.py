@@ -42,7 +42,7 @@ def make_plan(
     rows.append(("figures and report", 0, duration(plan.report_seconds)))
     names = ("stage", "products", "predicted time")
     screen.table(
-        {name: [row[place] for row in rows] for place, name in enumerate(names)},
+        {name: [row[column] for row in rows] for column, name in enumerate(names)},
         title=f"Plan, budget '{plan.budget.name}'",
     )
     screen.say(
@@ -107,7 +107,7 @@ def save(
     screen: Screen, record: "Record", folder: Path, settings: Mapping[str, Any], *, overwrite: bool
 ) -> Path:
     """Write a run folder, showing that it takes its time."""
-    from eigenscape.report import save_run
+    from eigenscape.runs import save_run
 
     with Watch(screen, "writing figures and the report"):
         return save_run(record, folder, overwrite=overwrite, settings=settings)

@@ -6,13 +6,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from eigenscape.cli._screen import Screen, duration, size
-from eigenscape.progress import Progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-# What is over sooner is not worth a flicker.
+    from eigenscape.records import Progress
+
+# Tasks that end sooner show no progress line.
 _SHOWN_AFTER = 2.0
 _LINE_EVERY = 10.0
 
@@ -33,6 +34,8 @@ class Watch:
             in_bytes: Whether the steps of the reports are bytes.
         """
         self._screen, self._in_bytes = screen, in_bytes
+        from eigenscape.records import Progress  # here, so that help need not wait for PyTorch
+
         self._last = Progress(task, 0, 0, 0.0, None)
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._bar: Bar | None = None
@@ -62,7 +65,7 @@ class Watch:
                 self._bar.stop()
                 self._bar = None
 
-    def __call__(self, step: Progress) -> None:
+    def __call__(self, step: "Progress") -> None:
         """Take a report."""
         self._last = step
         with self._lock:
@@ -113,14 +116,14 @@ class Watch:
 
     def _line(self) -> str:
         step = self._last
-        parts = [step.task or "working"]
+        phrases = [step.task or "working"]
         if step.total and self._in_bytes:
-            parts.append(f"{size(step.done)} of {size(step.total)}")
+            phrases.append(f"{size(step.done)} of {size(step.total)}")
         elif step.total:
-            parts.append(f"{100 * step.done / step.total:.0f} %")
+            phrases.append(f"{100 * step.done / step.total:.0f} %")
         left = self._left()
         spent = duration(time.monotonic() - self._started)
-        return ", ".join([*parts, f"{spent} so far", *([left] if left else [])])
+        return ", ".join([*phrases, f"{spent} so far", *([left] if left else [])])
 
     def _left(self) -> str:
         left = self._last.seconds_left

@@ -21,7 +21,7 @@ from eigenscape.errors import EigenscapeError, RankError, RunError
 RUNS = Path("runs")
 # `save_run` knows this folder as an unfinished run, and removes it when the run is complete.
 _CHECKPOINT, _KEY, _MANIFEST = "checkpoint", "key.json", "run.json"
-# A part of an analysis that is quickly made again.
+# A stage of an analysis that takes so little time that it alone is not worth keeping.
 _TRIFLE = "loss-and-gradient"
 
 
@@ -51,21 +51,25 @@ class Place:
     def begin(self) -> None:
         """Make the folder, and write down whose it is."""
         # Not at the top: it imports torch, and help must be instant.
-        from eigenscape.files import write_bytes
+        from eigenscape.records import write_bytes
 
-        own = self.folder / _CHECKPOINT
+        checkpoint_folder = self.folder / _CHECKPOINT
         if not self.resumed and unfinished(self.folder) is not None:
-            shutil.rmtree(own)
-        own.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(checkpoint_folder)
+        checkpoint_folder.mkdir(parents=True, exist_ok=True)
         content = {"settings": self.settings, "command": self.command}
-        write_bytes(own / _KEY, json.dumps(content, indent=1, sort_keys=True).encode())
+        write_bytes(
+            checkpoint_folder / _KEY, json.dumps(content, indent=1, sort_keys=True).encode()
+        )
 
     def forget_if_empty(self) -> None:
         """Leave nothing behind of a run that has kept nothing, or nothing but the loss."""
-        own = self.folder / _CHECKPOINT
-        files = [path for path in own.rglob("*") if path.is_file() and path.name != _KEY]
-        if own.exists() and all(path.stem == _TRIFLE for path in files):
-            shutil.rmtree(own, ignore_errors=True)
+        checkpoint_folder = self.folder / _CHECKPOINT
+        files = [
+            path for path in checkpoint_folder.rglob("*") if path.is_file() and path.name != _KEY
+        ]
+        if checkpoint_folder.exists() and all(path.stem == _TRIFLE for path in files):
+            shutil.rmtree(checkpoint_folder, ignore_errors=True)
             if not any(self.folder.iterdir()):
                 self.folder.rmdir()
 
@@ -104,7 +108,7 @@ def claim(folder: Path, *, settings: dict[str, Any], command: str, overwrite: bo
             f"`--out {folder}` holds a finished run. Choose another folder, or replace it with "
             "`--overwrite`."
         )
-    # Only with `--overwrite` does a run begin where a finished one is, and it goes on without.
+    # A run replaces a finished one only with `--overwrite`; resuming it does not need the option.
     return Place(folder, settings, command, overwrite or resumed, resumed)
 
 
@@ -118,12 +122,12 @@ def unfinished(folder: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def resumable(screen: Screen, place: Place) -> Iterator[None]:
+def resumable(screen: Screen, run: Place) -> Iterator[None]:
     """On Ctrl-C, and where a process was lost, say how to go on; clean up after a refusal.
 
     Args:
         screen: Where to say it.
-        place: The run.
+        run: The run.
 
     Yields:
         Nothing.
@@ -132,12 +136,12 @@ def resumable(screen: Screen, place: Place) -> Iterator[None]:
         Exit: With the exit code of an interruption, or of a refusal.
         EigenscapeError: As it came.
     """
-    kept = place.folder / _CHECKPOINT
+    kept = run.folder / _CHECKPOINT
 
     def say_how() -> None:
-        again = " --overwrite" if place.overwrite and not kept.exists() else ""
+        again = " --overwrite" if run.overwrite and not kept.exists() else ""
         if not screen.silent:
-            screen.err.print(f"\n  {place.command}{again}\n", soft_wrap=True)
+            screen.err.print(f"\n  {run.command}{again}\n", soft_wrap=True)
 
     try:
         yield
@@ -155,7 +159,7 @@ def resumable(screen: Screen, place: Place) -> Iterator[None]:
         raise typer.Exit(REFUSED) from None
     except EigenscapeError:
         if not screen.silent:  # one process of many
-            place.forget_if_empty()
+            run.forget_if_empty()
         raise
 
 
@@ -172,8 +176,8 @@ def default_folder(*names: str) -> Path:
         >>> default_folder("nets/my_net.py:build", "digits").name[:20]
         'my_net-build-digits-'
     """
-    parts = [re.sub(r"\.py\b|[^\w^.+-]+", "-", Path(name).name).strip("-") for name in names]
-    stem = re.sub("-+", "-", "-".join(parts))
+    slugs = [re.sub(r"\.py\b|[^\w^.+-]+", "-", Path(name).name).strip("-") for name in names]
+    stem = re.sub("-+", "-", "-".join(slugs))
     return RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
@@ -196,16 +200,16 @@ def command_line(ctx: typer.Context, **changed: object) -> str:
         A line for a shell.
     """
     changed = {"overwrite": None, **changed}
-    words, given = ctx.command_path.split(), {}
+    words, chosen = ctx.command_path.split(), {}
     if (count := os.environ.get("LOCAL_WORLD_SIZE", "1")) != "1":
         words = ["torchrun", f"--nproc-per-node={count}", "-m", "eigenscape", *words[-1:]]
     for param in ctx.command.params:
         name = str(param.name)
         source = ctx.get_parameter_source(name)
         if name in changed or (source is not None and source.name == "COMMANDLINE"):
-            given[name] = changed.get(name, ctx.params.get(name))
+            chosen[name] = changed.get(name, ctx.params.get(name))
     for param in ctx.command.params:
-        value = given.get(str(param.name))
+        value = chosen.get(str(param.name))
         if value is None or (value is False and not param.secondary_opts):
             continue
         if param.param_type_name == "argument":
@@ -223,11 +227,11 @@ def _require_ours(folder: Path, is_run: bool, before: dict[str, Any] | None) -> 
     if not folder.is_dir() or before is not None:
         return
     # A folder called "checkpoint" may be the user's own, and is never ours to remove.
-    found = [_CHECKPOINT] if (folder / _CHECKPOINT).exists() else []
+    foreign = [_CHECKPOINT] if (folder / _CHECKPOINT).exists() else []
     if not is_run:
-        found = sorted(file.name for file in folder.iterdir())
-    if found:
-        shown = ", ".join(f"'{name}'" for name in found[:3]) + (", …" if len(found) > 3 else "")
+        foreign = sorted(file.name for file in folder.iterdir())
+    if foreign:
+        shown = ", ".join(f"'{name}'" for name in foreign[:3]) + (", …" if len(foreign) > 3 else "")
         raise RunError(
             f"`--out {folder}` must be a new or empty folder; it holds other files ({shown}), "
             "which are left alone. Choose another folder."

@@ -106,9 +106,9 @@ def _least_width(name: str, values: Sequence[object]) -> int:
 
 def _split(widths: Mapping[str, int], limit: int) -> list[list[str]]:
     """Cut columns into tables that fit; the first column stands in each of them."""
-    first, *rest = widths
+    first, *others = widths
     tables, used = [[first]], widths[first]
-    for name in rest:
+    for name in others:
         if used + widths[name] + _GAP > limit and len(tables[-1]) > 1:
             tables.append([first])
             used = widths[first]

@@ -5,6 +5,7 @@ import math
 import random
 import re
 from collections.abc import Mapping, Sized
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,13 @@ from eigenscape.errors import (
     require_choice,
     require_count,
 )
+from eigenscape.plugins import catalogues
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from eigenscape.batches import Batch
-    from eigenscape.losses import Loss
-    from eigenscape.risk import EmpiricalRisk
+    from eigenscape.risk import Batch, EmpiricalRisk, Loss
 
 LOSSES = (
     "cross-entropy",
@@ -71,18 +71,26 @@ def load_data(
     Raises:
         UnknownNameError: If there is no such set.
     """
-    from eigenscape import data as sets
-
     if is_reference(reference):
-        found = call(reference, role, ready=lambda value: not callable(value))
-        return found if samples is None else _some(found, samples, seed, role)
-    if reference not in sets.names():
+        loaded = call(reference, role, ready=lambda value: not callable(value))
+        return loaded if samples is None else _some(loaded, samples, seed, role)
+    known = ["digits"]
+    data: Any = None
+    for catalogue in catalogues("data"):
+        known += catalogue.names()
+        if reference in catalogue.names():
+            data = catalogue.load(reference, split=split, folder=folder)
+    if reference == "digits" and data is None:
+        from eigenscape.zoo import load_digits
+
+        data = load_digits(split)
+    if data is None:
         raise UnknownNameError(
             f"{role} '{reference}' is neither a built-in data set nor `file.py:function`. "
-            f"{near_matches(reference, sets.names())} `eigenscape data list` shows all."
+            f"{near_matches(reference, known)} Built in here: {', '.join(dict.fromkeys(known))}; "
+            "more come with `pip install eigenscape-papers`."
         )
-    found = sets.load(reference, split=split, folder=folder)
-    return found if samples is None else found.take(samples, seed)
+    return data if samples is None else data.take(samples, seed)
 
 
 def load_model(reference: str, data: object, *, seed: int = 0, init: str = "pytorch") -> Any:
@@ -103,7 +111,7 @@ def load_model(reference: str, data: object, *, seed: int = 0, init: str = "pyto
     """
     from torch import nn
 
-    from eigenscape import models
+    from eigenscape import zoo
 
     if is_reference(reference):
         seed_everything(seed)
@@ -115,15 +123,21 @@ def load_model(reference: str, data: object, *, seed: int = 0, init: str = "pyto
             )
         return model
     shape, num_classes = _sizes(data)
+    examples = list(zoo.EXAMPLES)
+    for catalogue in catalogues("models"):
+        examples += [example for info in catalogue.describe() for example in info.examples]
+        with suppress(UnknownNameError):
+            model = catalogue.build(
+                reference, input_shape=shape, num_classes=num_classes, seed=seed, init=init
+            )
+            return model
     try:
-        return models.build(
-            reference, input_shape=shape, num_classes=num_classes, seed=seed, init=init
-        )
+        return zoo.build(reference, input_shape=shape, num_classes=num_classes, seed=seed)
     except UnknownNameError as error:
-        examples = [example for info in models.describe() for example in info.examples]
         raise UnknownNameError(
             f"MODEL '{reference}' is neither a built-in network nor `file.py:function`. "
-            f"{near_matches(reference, examples)} `eigenscape models` explains the names."
+            f"{near_matches(reference, examples)} Built in here: {', '.join(zoo.EXAMPLES)}; more "
+            "come with `pip install eigenscape-papers`."
         ) from error
 
 
@@ -215,8 +229,7 @@ def describe_loss(said: str, risk: "EmpiricalRisk", *, guessed: bool) -> str:
 
 
 def _make_loss(name: str) -> "Loss":
-    from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-    from eigenscape.model_loss import ModelLoss
+    from eigenscape.risk import BinaryCrossEntropy, CrossEntropy, ModelLoss, SquaredError
 
     losses = (
         CrossEntropy(),
@@ -234,7 +247,7 @@ def _users_loss(reference: str) -> "Loss":
 
     A class is called without arguments, too.
     """
-    from eigenscape.losses import as_loss
+    from eigenscape.risk import as_loss
 
     return as_loss(call(reference, "--loss", ready=_takes_output_and_target))
 
@@ -265,7 +278,7 @@ def first_batch(data: object, device: "torch.device", dtype: "torch.dtype") -> "
     Raises:
         InvalidArgumentError: If there is none.
     """
-    from eigenscape.batches import BatchSource
+    from eigenscape.risk import BatchSource
 
     source = BatchSource(data, batch_size=None, device=device, dtype=dtype, keep_bytes=0)
     with users_own("The data could not be read"):
@@ -307,9 +320,7 @@ def _guess(model: "nn.Module", batch: "Batch") -> tuple[str, str]:
     import torch
     from torch import Tensor
 
-    from eigenscape.batches import logits_of
-    from eigenscape.model_loss import label_keyword, makes_decoder_inputs
-    from eigenscape.parameters import eval_mode
+    from eigenscape.risk import eval_mode, label_keyword, logits_of, makes_decoder_inputs
 
     target = batch.target
     choose = f"Choose one with `--loss`: {', '.join(LOSSES)}, or file.py:function."
@@ -347,7 +358,7 @@ def _sizes(data: object) -> tuple[tuple[int, ...], int]:
     classes, shape = getattr(data, "num_classes", None), getattr(data, "input_shape", None)
     if classes is not None and shape is not None:
         return tuple(shape), int(classes)
-    from eigenscape.batches import BatchSource
+    from eigenscape.risk import BatchSource
 
     source = BatchSource(
         data, batch_size=None, device=torch.device("cpu"), dtype=torch.float32, keep_bytes=0
@@ -358,9 +369,9 @@ def _sizes(data: object) -> tuple[tuple[int, ...], int]:
             if len(batch.args) != 1 or not isinstance(batch.target, Tensor):
                 break
             shape = tuple(batch.args[0].shape[1:])
-            rest = batch.target.shape[1:]
+            target_shape = batch.target.shape[1:]
             real = batch.target.is_floating_point()
-            outputs = max(outputs, math.prod(rest) if real else int(batch.target.max()) + 1)
+            outputs = max(outputs, math.prod(target_shape) if real else int(batch.target.max()) + 1)
     if shape is None or outputs < 1:
         raise InvalidArgumentError(
             "A built-in network takes its sizes from data of pairs (inputs, target); these are "
@@ -384,19 +395,21 @@ def _some(data: Any, samples: int, seed: int, role: str) -> Any:
     from torch.utils.data import DataLoader, Dataset, Subset
 
     require_count(samples, "--samples")
-    whole = isinstance(data, tuple | list) and data and all(isinstance(t, Tensor) for t in data)
+    is_tensors = (
+        isinstance(data, tuple | list) and data and all(isinstance(t, Tensor) for t in data)
+    )
     source = data.dataset if isinstance(data, DataLoader) else data
-    if isinstance(data, Mapping) or not (whole or isinstance(source, Dataset)):
+    if isinstance(data, Mapping) or not (is_tensors or isinstance(source, Dataset)):
         raise InvalidArgumentError(
             f"`--samples {samples}` needs tensors, a Dataset or a DataLoader from {role}; got "
             f"{type(data).__name__}. Take fewer samples in your own function."
         )
-    count = len(data[0]) if whole else _length(source)
+    count = len(data[0]) if is_tensors else _length(source)
     if samples > count:
         raise InvalidArgumentError(f"`--samples {samples}`: {role} has {count}. Ask for fewer.")
     draw = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     chosen = draw[:samples].sort().values
-    if whole:
+    if is_tensors:
         return tuple(t[chosen] for t in data)
     subset = Subset(source, chosen.tolist())
     if not isinstance(data, DataLoader):

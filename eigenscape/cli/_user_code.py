@@ -14,16 +14,14 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from eigenscape.errors import (
-    EigenscapeError,
-    InvalidArgumentError,
-    UnknownNameError,
-    near_matches,
-)
+from eigenscape.errors import EigenscapeError, InvalidArgumentError, UnknownNameError, near_matches
+from eigenscape.plugins import verbs
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -58,14 +56,14 @@ def call(reference: str, role: str, *, ready: Callable[[object], bool]) -> Any:
     Raises:
         InvalidArgumentError: If it cannot be imported or called, or raises.
     """
-    place, _, name = reference.rpartition(":")
-    if not place or not name:
+    source, _, name = reference.rpartition(":")
+    if not source or not name:
         raise InvalidArgumentError(_no_function(reference, role))
-    path = Path(place)
-    is_file = place.endswith(".py") or path.is_file()
+    path = Path(source)
+    is_file = source.endswith(".py") or path.is_file()
     folder = path.resolve().parent if is_file else Path.cwd()
-    with _on_path(folder), users_own(f"`{place}` could not be imported", _first_file(path)):
-        module = _from_file(path, role) if is_file else _from_name(place, role)
+    with _on_path(folder), users_own(f"`{source}` could not be imported", _first_file(path)):
+        module = _from_file(path, role) if is_file else _from_name(source, role)
     value = _member(module, name, reference, role)
     if ready(value):
         return value
@@ -130,8 +128,17 @@ def _from_user(trace: TracebackType | None, file: Path | None) -> TracebackType 
 
 
 def _is_library(path: Path) -> bool:
-    parts = path.parts
-    return _PACKAGE in path.parents or "site-packages" in parts or "dist-packages" in parts
+    folders = path.parts
+    is_ours = any(package in path.parents for package in (_PACKAGE, *_packages_of_verbs()))
+    return is_ours or "site-packages" in folders or "dist-packages" in folders
+
+
+@cache
+def _packages_of_verbs() -> frozenset[Path]:
+    """Return the folders of packages that add verbs: their frames are not the user's either."""
+    specs = (find_spec(point.module.partition(".")[0]) for point in verbs())
+    origins = (spec.origin for spec in specs if spec is not None and spec.origin)
+    return frozenset(Path(origin).resolve().parent for origin in origins)
 
 
 def _first_file(path: Path) -> Path | None:
@@ -191,9 +198,9 @@ def _member(module: ModuleType, name: str, reference: str, role: str) -> Any:
     if hasattr(module, name):
         return getattr(module, name)
     names = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
-    own = [n for n in names if getattr(vars(module)[n], "__module__", "") == module.__name__]
+    defined = [n for n in names if getattr(vars(module)[n], "__module__", "") == module.__name__]
     raise UnknownNameError(
-        f"{role} `{reference}`: there is no '{name}' in it. {near_matches(name, own or names)}"
+        f"{role} `{reference}`: there is no '{name}' in it. {near_matches(name, defined or names)}"
     )
 
 

@@ -16,12 +16,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from eigenscape.cli._screen import Screen
-from eigenscape.errors import (
-    EigenscapeError,
-    EigenscapeWarning,
-    InvalidArgumentError,
-    RankError,
-)
+from eigenscape.errors import EigenscapeError, EigenscapeWarning, InvalidArgumentError, RankError
 
 # Set by torchrun for what it starts; machines of a cluster may set the rest for every command.
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -69,7 +64,8 @@ def verb(
         except (typer.Exit, typer.Abort, typer.TyperException):
             raise
         except EigenscapeError as error:
-            # Other refusals are met by all processes alike; a lost one may have been the first.
+            # Every process meets other refusals, so the first one shows them. A lost rank is shown
+            # by all that notice: the first may be the one that died.
             _show(screen, str(error), debug, aloud=isinstance(error, RankError))
             raise typer.Exit(REFUSED) from None
         except KeyboardInterrupt:
@@ -113,7 +109,7 @@ def _show(screen: Screen, text: str, debug: bool, *, aloud: bool) -> None:
         screen.err.print(traceback.format_exc().rstrip(), soft_wrap=True)
     screen.error(text, aloud=aloud)
     if screen.silent and not aloud:
-        # torchrun ends all processes when one has failed: the first may still be speaking.
+        # torchrun ends all processes when one has failed; the first may still be printing.
         time.sleep(_SPEAKING_SECONDS)
 
 
@@ -145,11 +141,11 @@ def _warnings_as_notes(screen: Screen) -> Iterator[None]:
         warnings.filterwarnings("always", category=EigenscapeWarning)
         plain = warnings.showwarning
 
-        def show(message: Any, category: Any, *rest: Any, **options: Any) -> None:
+        def show(message: Any, category: Any, *args: Any, **options: Any) -> None:
             if isinstance(message, EigenscapeWarning):
                 screen.note(f"Note: {message}")
             else:
-                plain(message, category, *rest, **options)
+                plain(message, category, *args, **options)
 
         warnings.showwarning = show
         yield

@@ -125,8 +125,8 @@ def _read_pickle(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
-        found = re.search(r"GLOBAL ([\w.]+)", str(error))
-        name = found[1] if found else ""
+        match = re.search(r"GLOBAL ([\w.]+)", str(error))
+        name = match[1] if match else ""
         raise FileError(
             f"`--checkpoint {path}` holds Python objects beside tensors"
             f"{f' ({name})' if name else ''}. Reading them could run any code, so it was not read "

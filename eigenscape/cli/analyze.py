@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from eigenscape.distributed import Ranks
+    from eigenscape.parallel import Ranks
     from eigenscape.risk import EmpiricalRisk
 
 ModelName = Annotated[
@@ -143,7 +143,7 @@ def analyze(
     the same command continues where it was.
     """
     from eigenscape.cli._subject import choose_device
-    from eigenscape.distributed import join
+    from eigenscape.parallel import join
 
     screen = Screen(quiet=quiet, silent=is_follower())
     settings = {"verb": "analyze"} | {
@@ -157,17 +157,19 @@ def analyze(
         if ranks.size > 1:
             settings["processes"] = ranks.size  # sums in another order end in other digits
         with ranks.together():
-            place = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
-        with _runs.resumable(screen, place):
+            run = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
+        with _runs.resumable(screen, run):
             risk, facts = find(screen, settings, ranks)
-            parts = [name for given in stages or () for name in given.split(",")] or None
-            plan = _analysis.make_plan(screen, risk, budget, num_pairs=num_pairs, stages=parts)
+            stage_names = [name for option in stages or () for name in option.split(",")] or None
+            plan = _analysis.make_plan(
+                screen, risk, budget, num_pairs=num_pairs, stages=stage_names
+            )
             _analysis.confirm(plan, yes=yes)
-            if place.resumed:
+            if run.resumed:
                 screen.say(f"Resuming the unfinished run in {folder}; what it finished is kept.")
             with ranks.together():
                 if ranks.is_first:
-                    place.begin()
+                    run.begin()
             analysis = _analysis.run_analysis(
                 screen,
                 risk,
@@ -175,13 +177,13 @@ def analyze(
                 title=f"{model} on {data}",
                 description=facts,
                 seed=seed,
-                checkpoint=place.checkpoint,
+                checkpoint=run.checkpoint,
                 ignore_limits=ignore_limits,
             )
             with ranks.together():
                 if ranks.is_first:
                     noted = {**settings, "command": command}
-                    _analysis.save(screen, analysis, folder, noted, overwrite=place.overwrite)
+                    _analysis.save(screen, analysis, folder, noted, overwrite=run.overwrite)
     if ranks.is_first:
         _analysis.tell(screen, analysis, folder, open_report=open_report)
 

@@ -1,30 +1,28 @@
 """The verbs under one name. Heavy imports are inside the verbs, so that help is instant."""
 
-import importlib
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
 from typing import Annotated
 
 import typer
 
-from eigenscape.cli import _verb, data
+from eigenscape.cli import _verb
 from eigenscape.cli.analyze import analyze
 from eigenscape.cli.bound import bound
-from eigenscape.cli.claims import claims
 from eigenscape.cli.compare import compare
 from eigenscape.cli.demo import demo
 from eigenscape.cli.env import env
 from eigenscape.cli.ls import ls
-from eigenscape.cli.models import models
 from eigenscape.cli.show import show
-from eigenscape.cli.stepsize import stepsize
-from eigenscape.cli.study import study
-from eigenscape.cli.train import train
 from eigenscape.cli.verify import verify
+from eigenscape.plugins import __version__, verbs
 
 app = typer.Typer(
     name="eigenscape",
     help="The curvature of your neural network: spectra of its Hessian, with certificates.",
     epilog=(
-        "Start with `eigenscape demo`. Exit codes: 0 fine, 1 finished but something did not "
+        "Start with `eigenscape demo`. Reproductions of papers come with `pip install "
+        "eigenscape-papers`. Exit codes: 0 fine, 1 finished but something did not "
         "converge, 2 refused, 3 unexpected error, 130 interrupted (the same command resumes)."
     ),
     no_args_is_help=True,
@@ -35,28 +33,56 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (
-    demo,
-    analyze,
-    train,
-    bound,
-    verify,
-    stepsize,
-    study,
-    claims,
-    ls,
-    show,
-    compare,
-    models,
-    env,
-):
+for command in (demo, analyze, bound, verify, ls, show, compare, env):
     app.command()(_verb.verb(command, in_parallel=command is analyze))
-app.add_typer(data.app, name="data")
+
+# Verbs of packages that may be installed beside this one.
+_ELSEWHERE = {
+    "eigenscape-papers": ("study", "claims", "data", "models", "stepsize", "train"),
+}
+
+
+def add_verbs(to: typer.Typer, points: Sequence[EntryPoint]) -> None:
+    """Add the verbs of other packages; one that cannot be loaded says so and breaks nothing.
+
+    Args:
+        to: The command line.
+        points: What installed packages offer: functions, or groups of them.
+    """
+    for point in points:
+        try:
+            added = point.load()
+        except Exception as error:  # whatever another package raises
+            _add_refusal(to, point.name, f"is not available: {type(error).__name__}: {error}")
+            continue
+        if isinstance(added, typer.Typer):
+            to.add_typer(added, name=point.name)
+        else:
+            to.command(name=point.name)(_verb.verb(added))
+    offered = {point.name for point in points}
+    for distribution, names in _ELSEWHERE.items():
+        for name in names:
+            if name not in offered:
+                _add_refusal(to, name, f"comes with `pip install {distribution}`", hidden=True)
+
+
+def _add_refusal(to: typer.Typer, name: str, why: str, *, hidden: bool = False) -> None:
+    def refuse(ctx: typer.Context) -> None:
+        typer.echo(f"`eigenscape {name}` {why}.", err=True)
+        raise typer.Exit(_verb.REFUSED)
+
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+    to.command(
+        name=name, help=why[:1].upper() + why[1:] + ".", hidden=hidden, context_settings=settings
+    )(refuse)
+
+
+add_verbs(app, verbs())
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"eigenscape {importlib.import_module('eigenscape').__version__}")
+        typer.echo(f"eigenscape {__version__}")
         raise typer.Exit
 
 

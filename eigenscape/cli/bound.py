@@ -127,12 +127,12 @@ def bound(
     origin = find_prior(prior, checkpoint, weights_seed)
     folder = out or _runs.default_folder("bound", model, data)
     command = _runs.command_line(ctx, out=folder)
-    place = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
-    with _runs.resumable(screen, place):
-        found, converged = _compute(screen, settings, origin, place)
+    run = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
+    with _runs.resumable(screen, run):
+        result, converged = _compute(screen, settings, origin, run)
         noted = {**settings, "command": command}
-        _analysis.save(screen, found, folder, noted, overwrite=place.overwrite)
-    _tell(screen, found, folder)
+        _analysis.save(screen, result, folder, noted, overwrite=run.overwrite)
+    _tell(screen, result, folder)
     if not converged:
         raise typer.Exit(NOT_CONVERGED)
 
@@ -151,13 +151,13 @@ def find_prior(prior: Path | None, checkpoint: Path, seed: int | None) -> Path:
     Raises:
         InvalidArgumentError: If there is none.
     """
-    place = checkpoint if prior is None else prior
-    if place.is_dir():
-        kept = sorted((place / "weights").glob(f"seed-{'*' if seed is None else seed}"))
+    source = checkpoint if prior is None else prior
+    if source.is_dir():
+        kept = sorted((source / "weights").glob(f"seed-{'*' if seed is None else seed}"))
         files = [folder / _FIRST for folder in kept if (folder / _FIRST).is_file()]
         if not files:
             raise InvalidArgumentError(
-                f"'{place}' does not hold the weights from before training (weights/seed-…/"
+                f"'{source}' does not hold the weights from before training (weights/seed-…/"
                 f"{_FIRST}), which the prior needs. Train with `--keep-epochs 0`, or name a file "
                 "with `--prior`."
             )
@@ -182,7 +182,7 @@ def find_risk(screen: Screen, settings: dict[str, Any]) -> "EmpiricalRisk":
         The risk.
     """
     from eigenscape.cli._subject import choose_device
-    from eigenscape.distributed import join
+    from eigenscape.parallel import join
 
     wanted = {**settings, "params": None, "batch_size": None, "dtype": None}
     with join(device=choose_device(settings["device"])) as ranks:
@@ -209,7 +209,7 @@ def learning_rate(num_examples: int, epochs: int, batch_size: int) -> float:
 
 
 def _compute(
-    screen: Screen, settings: dict[str, Any], prior: Path, place: _runs.Place
+    screen: Screen, settings: dict[str, Any], prior: Path, run: _runs.Place
 ) -> tuple["NetworkCertificate", bool]:
     """Load, optimise, certify; return the certificate and whether the optimisation ended well."""
     from eigenscape.bounds import bound_recipe, certify, optimise_posterior
@@ -229,37 +229,37 @@ def _compute(
         initial=settings["initial"],
         delta=settings["delta"],
     )
-    if place.resumed:
-        screen.say(f"Resuming the unfinished run in {place.folder}.")
-    place.begin()
+    if run.resumed:
+        screen.say(f"Resuming the unfinished run in {run.folder}.")
+    run.begin()
     with Watch(screen, "optimising") as watch:
         fit = optimise_posterior(
             risk,
             prior,
             recipe=recipe,
             prior_source=settings["prior_source"].replace("-", " "),
-            checkpoint=place.checkpoint,
+            checkpoint=run.checkpoint,
             seed=settings["seed"],
             progress=watch,
         )
     with Watch(screen, "drawing networks") as watch:
-        found = certify(
+        result = certify(
             risk,
             fit.posterior,
             num_samples=settings["draws"],
             examples_per_draw=settings["examples_per_draw"],
             delta=settings["delta"],
             delta_samples=settings["delta_samples"],
-            checkpoint=place.checkpoint.with_name("draws"),
+            checkpoint=run.checkpoint.with_name("draws"),
             seed=settings["seed"],
             progress=watch,
         )
-    return found, bool(fit.status)
+    return result, bool(fit.status)
 
 
-def _tell(screen: Screen, found: "NetworkCertificate", folder: Path) -> None:
+def _tell(screen: Screen, result: "NetworkCertificate", folder: Path) -> None:
     """Say what is certain, of what, and where it is kept."""
-    certificate, per_draw = found.certificate, found.examples_per_draw
+    certificate, per_draw = result.certificate, result.examples_per_draw
     judged = "" if per_draw is None else f", each on {per_draw:,} random examples"
     screen.say()
     screen.facts(
@@ -267,7 +267,7 @@ def _tell(screen: Screen, found: "NetworkCertificate", folder: Path) -> None:
             "error of the draws": f"{certificate.error:.4g}, at most "
             f"{certificate.error_bound:.4g} ({certificate.num_samples:,} networks{judged})",
             "divergence": f"{certificate.kl:.5g} nats from the prior "
-            f"({found.posterior.prior_source}), variance {certificate.prior_variance:.4g}",
+            f"({result.posterior.prior_source}), variance {certificate.prior_variance:.4g}",
             "examples": f"{certificate.num_examples:,}",
             "run": folder,
         }

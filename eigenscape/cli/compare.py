@@ -51,24 +51,24 @@ def compare(
 
     screen = Screen()
     with Watch(screen, "reading the runs"):
-        found = compare_runs([_runs.find_run(name) for name in runs])
-    screen.table(found.columns())
-    screen.say(str(found.status))
+        comparison = compare_runs([_runs.find_run(name) for name in runs])
+    screen.table(comparison.columns())
+    screen.say(str(comparison.status))
     if out is None:
         screen.say("`--out FILE.png` or `.html` also draws the spectra.")
         return
     with Watch(screen, "drawing"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        _draw(found, out)
+        _draw(comparison, out)
     screen.result(f"Figure: {out}")
 
 
-def _draw(found: "Comparison", path: Path) -> None:
+def _draw(comparison: "Comparison", path: Path) -> None:
     import io
 
     import matplotlib.pyplot as plt
 
-    figure = found.plot().figure.get_figure(root=True)
+    figure = comparison.plot().figure.get_figure(root=True)
     try:
         if path.suffix != ".html":
             figure.savefig(path, dpi=150)
@@ -78,13 +78,13 @@ def _draw(found: "Comparison", path: Path) -> None:
     finally:
         plt.close(figure)
     svg = picture.getvalue()
-    title = html.escape(" and ".join(found.names))
-    page = _PAGE.format(title=title, figure=svg[svg.index("<svg") :], table=_table(found))
+    title = html.escape(" and ".join(comparison.names))
+    page = _PAGE.format(title=title, figure=svg[svg.index("<svg") :], table=_table(comparison))
     path.write_text(page, encoding="utf-8")
 
 
-def _table(found: "Comparison") -> str:
-    columns = {name: list(values) for name, values in found.columns().items()}
+def _table(comparison: "Comparison") -> str:
+    columns = {name: list(values) for name, values in comparison.columns().items()}
     head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
     rows = (
         "".join(f"<td>{html.escape(cell(value))}</td>" for value in row)

@@ -14,8 +14,7 @@ from eigenscape.errors import RunError
 if TYPE_CHECKING:
     from torch import nn
 
-    from eigenscape.data import DataSet
-    from eigenscape.train import Training
+    from eigenscape.zoo import Digits, Training
 
 # Small enough for two cores and a minute. One hidden layer over plain pixels shows C − 1 = 9
 # outliers at seeds 0, 1 and 2 (tests/golden); at seed 0 also after 5 and after 40 epochs. Deeper
@@ -62,7 +61,7 @@ def demo(
     data, model, training = _train(screen, seed)
     screen.say(f"Trained {MODEL} on {DATA}: {_course(training)}.")
     screen.say()
-    from eigenscape.losses import CrossEntropy
+    from eigenscape.risk import CrossEntropy
 
     risk = EmpiricalRisk(model, CrossEntropy(), data)
     plan = _analysis.make_plan(screen, risk, BUDGET)
@@ -85,41 +84,39 @@ def demo(
     _analysis.tell(screen, analysis, out, open_report=open_report)
 
 
-def _train(screen: Screen, seed: int) -> tuple["DataSet", "nn.Module", "Training"]:
-    from eigenscape import data as sets
-    from eigenscape import models
-    from eigenscape.train import SGD, Recipe, fit
+def _train(screen: Screen, seed: int) -> tuple["Digits", "nn.Module", "Training"]:
+    from eigenscape.zoo import build, load_digits, train
 
-    train, test = (sets.load(DATA, split=split, normalise=PIXELS) for split in ("train", "test"))
-
-    def build(start: int) -> "nn.Module":
-        return models.build(MODEL, input_shape=train.input_shape, num_classes=10, seed=start)
-
-    recipe = Recipe(
-        epochs=EPOCHS,
-        batch_size=BATCH_SIZE,
-        optimizer=SGD(LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY),
-    )
+    data, test = (load_digits(split, pixels=PIXELS) for split in ("train", "test"))
+    model = build(MODEL, input_shape=data.input_shape, num_classes=10, seed=seed)
     with Watch(screen, "training") as watch:
-        # One small network: a GPU would wait more than it computes.
-        training = fit(build, train, recipe, seeds=(seed,), test=test, device="cpu", progress=watch)
-    return train, training.load_into(build(seed), seed), training
+        training = train(
+            model,
+            data,
+            test=test,
+            epochs=EPOCHS,
+            batch_size=BATCH_SIZE,
+            learning_rate=LEARNING_RATE,
+            momentum=MOMENTUM,
+            weight_decay=WEIGHT_DECAY,
+            seed=seed,
+            progress=watch,
+        )
+    return data, model, training
 
 
 def _course(training: "Training") -> str:
-    parts = [f"{training.epochs_done} epochs in {duration(training.seconds)}"]
-    for name in ("train_accuracy", "test_accuracy"):
-        values = getattr(training, name)
-        if values is not None:
-            parts.append(f"{name.replace('_', ' ')} {100 * float(values[-1, 0]):.1f} %")
-    return ", ".join(parts)
+    return (
+        f"{len(training.train_loss)} epochs in {duration(training.seconds)}, train accuracy "
+        f"{100 * training.train_accuracy:.1f} %, test accuracy {100 * training.test_accuracy:.1f} %"
+    )
 
 
 def _require_own(folder: Path) -> None:
     """Refuse to replace what another command made."""
     if not folder.exists():
         return
-    from eigenscape.report import read_run
+    from eigenscape.runs import read_run
 
     if folder.is_dir() and not any(folder.iterdir()):
         return

@@ -10,6 +10,7 @@ import typer
 from eigenscape.cli._progress import Watch
 from eigenscape.cli._screen import Screen, size
 from eigenscape.cli._verb import AsJson, DataDir, Debug
+from eigenscape.plugins import __version__, catalogues
 
 _TF32 = "off inside all products, whatever PyTorch is set to; training may allow it"
 
@@ -20,20 +21,19 @@ def env(data_dir: DataDir = None, as_json: AsJson = False, debug: Debug = False)
     Examples:
       eigenscape env --json
     """
-    from eigenscape.cli.data import file_state
-
     screen = Screen()
     facts = environment()
     with Watch(screen, "checking the files of data sets"):
-        from eigenscape import data as sets
-
         facts["data folder"] = _data_folder(data_dir)
-        facts["data sets"] = {name: file_state(name, data_dir) for name in sets.names()}
+        facts["data sets"] = {"digits": "bundled with scikit-learn"}
+        for catalogue in catalogues("data"):
+            states = {name: catalogue.file_state(name, data_dir) for name in catalogue.names()}
+            facts["data sets"] |= states
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
         return
-    found = ", ".join(f"{name} ({state})" for name, state in facts["data sets"].items())
-    screen.facts({**facts, "devices": ", ".join(facts["devices"]), "data sets": found})
+    data_sets = ", ".join(f"{name} ({state})" for name, state in facts["data sets"].items())
+    screen.facts({**facts, "devices": ", ".join(facts["devices"]), "data sets": data_sets})
 
 
 def environment() -> dict[str, Any]:
@@ -41,11 +41,10 @@ def environment() -> dict[str, Any]:
     import torch
 
     versions = {
-        name: str(importlib.import_module(name).__version__)
-        for name in ("eigenscape", "torch", "numpy", "scipy")
+        name: str(importlib.import_module(name).__version__) for name in ("torch", "numpy", "scipy")
     }
     return {
-        "eigenscape": versions.pop("eigenscape"),
+        "eigenscape": __version__,
         "python": platform.python_version(),
         **versions,
         "devices": devices(),
@@ -58,12 +57,12 @@ def devices() -> list[str]:
     """Return the devices that PyTorch can use, in words."""
     import torch
 
-    found = [f"cpu ({platform.machine()})"]
+    names = [f"cpu ({platform.machine()})"]
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             card = torch.cuda.get_device_properties(number)
-            found.append(f"cuda:{number} ({card.name}, {size(card.total_memory)})")
-    return found
+            names.append(f"cuda:{number} ({card.name}, {size(card.total_memory)})")
+    return names
 
 
 def _data_folder(data_dir: object) -> str:

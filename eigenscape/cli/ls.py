@@ -25,14 +25,14 @@ def ls(
     Examples:
       eigenscape ls runs
     """
-    from eigenscape.report import list_runs
+    from eigenscape.runs import list_runs
 
     screen = Screen()
     if folder == _runs.RUNS and not folder.exists():
-        found = []
+        summaries = []
     else:
         with Watch(screen, "reading runs"):
-            found = list_runs(folder, verify=verify)
+            summaries = list_runs(folder, verify=verify)
     if as_json:
         rows = [
             {
@@ -43,21 +43,21 @@ def ls(
                 "created": run.created,
                 "text": run.text,
             }
-            for run in found
+            for run in summaries
         ]
         typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
         return
-    if not found:
+    if not summaries:
         screen.say(f"No runs in '{folder}'. `eigenscape demo` makes one.")
         return
-    begun = {run.path: _runs.unfinished(run.path) for run in found if run.state == "unfinished"}
+    begun = {run.path: _runs.unfinished(run.path) for run in summaries if run.state == "unfinished"}
     screen.table(
         {
-            "run": [str(run.path) for run in found],
-            "kind": [run.kind or None for run in found],
-            "state": [run.state for run in found],
-            "created": [run.created[:16].replace("T", " ") for run in found],
-            "result": [run.text for run in found],
+            "run": [str(run.path) for run in summaries],
+            "kind": [run.kind or None for run in summaries],
+            "state": [run.state for run in summaries],
+            "created": [run.created[:16].replace("T", " ") for run in summaries],
+            "result": [run.text for run in summaries],
         }
     )
     for path, noted in begun.items():

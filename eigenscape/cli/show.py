@@ -17,7 +17,7 @@ from eigenscape.errors import RunError, UnknownNameError, near_matches
 
 if TYPE_CHECKING:
     from eigenscape.records import Columns, Record
-    from eigenscape.report import Run
+    from eigenscape.runs import Run
 
 # Longer tensors are vectors for programs, not numbers for people.
 _LARGEST_SHOWN = 256
@@ -44,17 +44,17 @@ def show(
     """
     screen, folder = Screen(), _runs.find_run(run)
     with Watch(screen, "reading the run"):
-        found = _read(folder)
-    record = found.record if section is None else _section(found.record, section)
+        stored = _read(folder)
+    record = stored.record if section is None else _section(stored.record, section)
     if as_json:
-        typer.echo(json.dumps(_as_dict(found, record), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(_as_dict(stored, record), indent=1, ensure_ascii=False))
         return
     if report:
-        _rebuild(screen, found)
+        _rebuild(screen, stored)
     if section is not None:
         _show_part(screen, record, section)
     else:
-        _show_run(screen, found)
+        _show_run(screen, stored)
     page = folder / "report.html"
     if page.is_file():
         screen.say(f"Report: {page}")
@@ -63,7 +63,7 @@ def show(
 
 
 def _read(folder: Path) -> "Run":
-    from eigenscape.report import list_runs, read_run
+    from eigenscape.runs import list_runs, read_run
 
     if not folder.exists() and _runs.RUNS.is_dir():
         names = [summary.path.name for summary in list_runs(_runs.RUNS)]
@@ -72,18 +72,18 @@ def _read(folder: Path) -> "Run":
     return read_run(folder)
 
 
-def _show_run(screen: Screen, found: "Run") -> None:
-    record = found.record
-    screen.say(found.title, bold=True)
+def _show_run(screen: Screen, run: "Run") -> None:
+    record = run.record
+    screen.say(run.title, bold=True)
     described: Mapping[str, object] = getattr(record, "description", {})
     screen.facts(
         {
-            "kind": found.kind,
-            "created": found.created,
+            "kind": run.kind,
+            "created": run.created,
             **described,
-            "wall time": duration(found.seconds),
-            "products": found.num_products,
-            "seed": found.seed,
+            "wall time": duration(run.seconds),
+            "products": run.num_products,
+            "seed": run.seed,
             "status": record.status,
         }
     )
@@ -92,8 +92,8 @@ def _show_run(screen: Screen, found: "Run") -> None:
         screen.say("Findings", bold=True)
         screen.list(sentences)
     _show_table(screen, record.columns(), "Key numbers" if sentences else "Result")
-    if parts := _parts(record):
-        screen.say(f"Sections: {', '.join(parts)} (`--section NAME` shows one).")
+    if sections := _parts(record):
+        screen.say(f"Sections: {', '.join(sections)} (`--section NAME` shows one).")
 
 
 def _show_part(screen: Screen, record: "Record", name: str) -> None:
@@ -119,38 +119,36 @@ def _parts(record: "Record") -> dict[str, "Record"]:
 
 
 def _section(record: "Record", name: str) -> "Record":
-    parts = _parts(record)
-    if name not in parts:
+    sections = _parts(record)
+    if name not in sections:
         raise UnknownNameError(
-            f"`--section {name}`: this run has no such part. {near_matches(name, parts)}"
-            if parts
+            f"`--section {name}`: this run has no such part. {near_matches(name, sections)}"
+            if sections
             else f"`--section {name}`: this run has one part only. Leave the option out."
         )
-    return parts[name]
+    return sections[name]
 
 
-def _rebuild(screen: Screen, found: "Run") -> None:
+def _rebuild(screen: Screen, run: "Run") -> None:
     """Save the run again with a new report; where it came from is kept beside the settings."""
-    from eigenscape.report import save_run
+    from eigenscape.runs import save_run
 
-    first = {"created": found.created, "versions": found.versions, "commit": found.commit}
-    settings = {"first made": first, **found.settings}
+    first = {"created": run.created, "versions": run.versions, "commit": run.commit}
+    settings = {"first made": first, **run.settings}
     with Watch(screen, "writing figures and the report"):
-        save_run(
-            found.record, found.folder, overwrite=True, settings=settings, seconds=found.seconds
-        )
+        save_run(run.record, run.folder, overwrite=True, settings=settings, seconds=run.seconds)
 
 
-def _as_dict(found: "Run", record: "Record") -> dict[str, Any]:
+def _as_dict(run: "Run", record: "Record") -> dict[str, Any]:
     left_out: list[str] = []
     content = _plain(record, "", left_out)
     return {
-        "folder": str(found.folder),
-        "kind": found.kind,
-        "title": found.title,
-        "created": found.created,
-        "versions": found.versions,
-        "settings": found.settings,
+        "folder": str(run.folder),
+        "kind": run.kind,
+        "title": run.title,
+        "created": run.created,
+        "versions": run.versions,
+        "settings": run.settings,
         "left out": [f"{name} (in arrays.safetensors)" for name in left_out],
         "record": content,
     }

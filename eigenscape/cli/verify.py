@@ -46,19 +46,19 @@ def verify(
         InvalidArgumentError: If the run holds no certificate, or not what it was made from.
     """
     from eigenscape.bounds import NetworkCertificate
-    from eigenscape.report import read_run
+    from eigenscape.runs import read_run
 
     screen, folder = Screen(quiet=quiet), _runs.find_run(run)
     with Watch(screen, "reading the run"):
-        found = read_run(folder)
-    record = found.record
-    if not isinstance(record, NetworkCertificate) or found.settings.get("verb") != "bound":
+        stored = read_run(folder)
+    record = stored.record
+    if not isinstance(record, NetworkCertificate) or stored.settings.get("verb") != "bound":
         raise InvalidArgumentError(
             f"'{folder}' holds no certificate made by `eigenscape bound`; it is a run of kind "
-            f"'{found.kind}'. In Python, `read_run(folder).record.verify(risk)` checks any."
+            f"'{stored.kind}'. In Python, `read_run(folder).record.verify(risk)` checks any."
         )
-    first = prior or _first_weights(found.settings)
-    risk = find_risk(screen, {**found.settings, "device": device})
+    first = prior or _first_weights(stored.settings)
+    risk = find_risk(screen, {**stored.settings, "device": device})
     with Watch(screen, "drawing networks") as watch:
         fresh = record.verify(risk, prior=first, num_samples=draws, seed=seed, progress=watch)
     screen.facts(
@@ -75,11 +75,11 @@ def verify(
 def _first_weights(settings: dict[str, Any]) -> Path:
     """Return the file that the bound took its prior from."""
     named, checkpoint = settings["prior"], Path(settings["checkpoint"])
-    place = find_prior(Path(named) if named else None, checkpoint, settings["weights_seed"])
-    if not place.is_file():
+    path = find_prior(Path(named) if named else None, checkpoint, settings["weights_seed"])
+    if not path.is_file():
         raise FileError(
             f"`eigenscape verify` compares the prior with the weights from before training, and "
-            f"there is no '{place}' here. Name the file with `--prior`, or check the rest in "
+            f"there is no '{path}' here. Name the file with `--prior`, or check the rest in "
             "Python: `read_run(folder).record.verify(risk)`."
         )
-    return place
+    return path

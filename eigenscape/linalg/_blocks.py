@@ -9,9 +9,9 @@ from torch import Tensor
 
 from eigenscape.linalg._products import block_sums, multiply, unit_columns
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.partition import Partition
-from eigenscape.progress import Ticker
+from eigenscape.operator import LinearOperator
+from eigenscape.records import Ticker
+from eigenscape.space import Partition
 
 
 class BlockRun:

@@ -18,8 +18,8 @@ from torch import Tensor
 from eigenscape.linalg._products import multiply
 from eigenscape.linalg.lanczos import lanczos
 from eigenscape.linalg.pairs import orthonormal, residual_limits, residual_norms, ritz
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.progress import Ticker
+from eigenscape.operator import LinearOperator
+from eigenscape.records import Ticker
 
 LOOK = 16  # Lanczos steps that look where the spectrum ends and where its bulk does
 _LEAST_GROWTH = 3.0  # of the wanted pairs over what is damped, in one iteration
@@ -55,7 +55,7 @@ class FilteredIteration:
         self._sign = -1.0 if which == "smallest" else 1.0
         run = lanczos(operator, num_steps=LOOK, seed=seed)
         self.num_products = run.num_products
-        nodes, weights = (part[0] for part in run.quadrature())
+        nodes, weights = (per_probe[0] for per_probe in run.quadrature())
         self._norm = float(nodes.abs().max())
         nodes = nodes.abs() if which == "magnitude" else self._sign * nodes
         order = nodes.argsort(descending=True)
@@ -79,8 +79,8 @@ class FilteredIteration:
             values, X, SX = ritz(torch.cat([X, V], 1), torch.cat([SX, SV], 1), order)
             # All that decides comes to the host in one transfer.
             known = [values, residual_norms(values, X, SX), self._sizes(values, SX)]
-            found, residuals, sizes = torch.stack(known).cpu()
-            limits = residual_limits(found, self._tolerance, self._operator, self._norm)
+            ritz_values, residuals, sizes = torch.stack(known).cpu()
+            limits = residual_limits(ritz_values, self._tolerance, self._operator, self._norm)
             locked = int((residuals <= limits)[: self._k].long().cumprod(0).sum())
             if locked == self._k:
                 break

@@ -10,8 +10,8 @@ which m probes know far better than m samples know their spread:
               = 2 E‖y‖²                  Gaussian v
               = 2 E‖y − (vᵀy/n) v‖²      v uniform on the sphere of radius √n
 
-(an upper bound where M is not symmetric). What is left of the guess is paid for: errors are widened
-by Student's factor, so that ±2 of them cover 95 % where samples are near normal.
+(an upper bound where M is not symmetric). The standard error is uncertain itself, so
+it is widened by Student's factor: ±2 of it cover 95 % where samples are near normal.
 """
 
 import math
@@ -29,8 +29,8 @@ def widening(freedom: float | Tensor) -> Tensor:
 
     It is 7.0 for 1, 2.3 for 2, 1.4 for 4, 1.14 for 10, 1.01 for 100.
     """
-    given = torch.as_tensor(freedom, dtype=torch.float64)
-    return torch.as_tensor(stdtrit(given.cpu().numpy(), 1.0 - _ABOVE) / 2.0)
+    degrees = torch.as_tensor(freedom, dtype=torch.float64)
+    return torch.as_tensor(stdtrit(degrees.cpu().numpy(), 1.0 - _ABOVE) / 2.0)
 
 
 class Moments:
@@ -122,8 +122,8 @@ class QuadraticSamples:
         elif self._kind == "gaussian":
             self._variances.add(2.0 * Y.square().sum(0))
         else:
-            rest = Y - V * (samples / V.square().sum(0))
-            self._variances.add(2.0 * rest.square().sum(0))
+            orthogonal = Y - V * (samples / V.square().sum(0))
+            self._variances.add(2.0 * orthogonal.square().sum(0))
 
     @property
     def count(self) -> int:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.linalg._few_samples import widening
-from eigenscape.linalg._units import unit_of
+from eigenscape.linalg._products import unit_of
 
 # A node to be put nearer to an old one than this would push the last entry out of all proportion.
 _FARTHEST = 1e6
@@ -86,7 +86,7 @@ class Rule:
             _smoothed(points, on_axis(theta, scale, epsilon), omega, sigma)
             for theta, omega in zip(self.nodes, self.weights, strict=True)
         ]
-        first, second, fourth = (torch.stack(part) for part in zip(*sums, strict=True))
+        first, second, fourth = (torch.stack(moment) for moment in zip(*sums, strict=True))
         density = first.mean(0)
         if self.residuals is None:
             return density * height, torch.zeros_like(density)
@@ -143,8 +143,9 @@ def sampling_error(
     spread = (square - mean.square()).clamp_min(0.0) * 2.0 / (size + 2)
     # The mean's own error is in its square: 1 − 2/(p (n + 2)) of the spread is left.
     variance = spread / (p - 2.0 / (size + 2))
-    seen = torch.where(quartic > 0, size * square.square() / quartic, 1.0)  # eigenvalues that count
-    return variance.sqrt() * widening(p * seen.clamp_min(1.0))
+    # How many eigenvalues the form effectively averages over.
+    effective_rank = torch.where(quartic > 0, size * square.square() / quartic, 1.0)
+    return variance.sqrt() * widening(p * effective_rank.clamp_min(1.0))
 
 
 def next_rule(nodes: Tensor, weights: Tensor, residuals: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,8 +169,8 @@ def shares_up_to(
     """Return the least and the largest weight (p,) that eigenvalues up to a point can have."""
     p = nodes.shape[0]
     if math.isinf(point):
-        whole = torch.full((p,), float(point > 0), dtype=torch.float64)
-        return whole, whole
+        certain = torch.full((p,), float(point > 0), dtype=torch.float64)
+        return certain, certain
     unit = _unit(nodes)
     nodes, residuals = nodes / unit, residuals / unit
     size = float(nodes.abs().max())
@@ -182,8 +183,8 @@ def shares_up_to(
     others, shares = _with_last(nodes, weights, residuals, last)
     # Where nothing is left of the residuals all nodes are eigenvalues, and no other can be.
     at = (others - t).abs().argmin(1, keepdim=True)
-    place = others.gather(1, at)
-    below = (shares * (others < place)).sum(1)
+    node = others.gather(1, at)
+    below = (shares * (others < node)).sum(1)
     known = residuals.amax(1) <= 16 * _EPS * size
     sure = (weights * (nodes <= t)).sum(1)
     up_to = below + shares.gather(1, at)[:, 0]
@@ -201,14 +202,14 @@ def largest_atoms(nodes: Tensor, weights: Tensor, residuals: Tensor, points: Ten
     unit = _unit(nodes)
     least = _EPS * float(nodes.abs().max()) / unit
     coupling = _signed(nodes, residuals) / unit
-    found = []
+    atoms = []
     for theta, omega, rho in zip(nodes / unit, weights, coupling, strict=True):
         gaps = points[:, None] / unit - theta
         gaps = torch.where(gaps.abs() < least, least, gaps) if least > 0 else gaps + 1.0
         pulls = rho / gaps
         first = pulls @ omega.clamp_min(0.0).sqrt()
-        found.append(first.square() / (1.0 + pulls.square().sum(1)))
-    return torch.stack(found)
+        atoms.append(first.square() / (1.0 + pulls.square().sum(1)))
+    return torch.stack(atoms)
 
 
 def _signed(nodes: Tensor, residuals: Tensor) -> Tensor:

@@ -16,13 +16,11 @@ import math
 import torch
 from torch import Tensor
 
-from eigenscape.dense import eigh
+from eigenscape.device import eigh
 from eigenscape.errors import NonFiniteError
-from eigenscape.linalg._basis import Basis
-from eigenscape.linalg._copies import chances_to_miss, copies_seen
-from eigenscape.linalg._products import dots, require_same_product, sums_of
-from eigenscape.linalg._units import InUnits
-from eigenscape.linalg.probes import draw_probes
+from eigenscape.linalg._krylov import Basis
+from eigenscape.linalg._products import InUnits, dots, require_same_product, sums_of
+from eigenscape.linalg.probes import chances_to_miss, copies_seen, draw_probes
 
 # Ritz values of a basis of j vectors cost about j³: look at them once in j / _LOOK products.
 _LOOK = 32
@@ -85,9 +83,9 @@ class ThickRestart:
         chosen = self._choose(probing)
         self._fresh = False
         kept = [i for i in range(self.F.shape[0]) if i not in chosen]
-        P, rest = _pick(self.F, chosen), _pick(self.F, kept)
+        P, others = _pick(self.F, chosen), _pick(self.F, kept)
         W = (self._operator @ P.T.contiguous()).T.contiguous()
-        own, finite = _fetch(dots(P, W), torch.isfinite(W).all())
+        PAP, finite = _fetch(dots(P, W), torch.isfinite(W).all())
         if not bool(finite):
             raise NonFiniteError(
                 "A product is NaN or infinite. Check the operator: "
@@ -96,69 +94,69 @@ class ThickRestart:
         self.num_products += P.shape[0]
         j = self._j
         known = self._C[chosen]  # = P A Vᵀ, by symmetry
-        own = (own + own.T) / 2
+        PAP = (PAP + PAP.T) / 2
         if j == 0:
             self._first_product = sums_of(W[0])
             self._S = torch.eye(self._S.shape[0], P.shape[0], dtype=torch.float64)
         else:
             self._S = torch.nn.functional.pad(self._S, (0, P.shape[0]))
-        W = W - own.to(W, non_blocking=True) @ P
+        W = W - PAP.to(W, non_blocking=True) @ P
         W = W - self._basis.combine(known)
         self._basis.append(P)
-        W, onto_V, onto_rest = self._orthogonal(W, rest)
+        W, onto_V, onto_others = self._orthogonal(W, others)
         onto_V[:, :j] += known
-        onto_V[:, j:] += own
+        onto_V[:, j:] += PAP
         scale = max(self.norm, float(onto_V.norm()))
         fresh, R, _ = _orthonormal_rows(W, floor=10 * self._eps * scale)
-        fresh, R = self._without_rounding(fresh, R, rest, scale)
-        self._extend(onto_V, onto_rest, R, kept)
-        self.F = torch.cat([rest, fresh])
+        fresh, R = self._without_rounding(fresh, R, others, scale)
+        self._extend(onto_V, onto_others, R, kept)
+        self.F = torch.cat([others, fresh])
         self._stale += P.shape[0]
         # Where all of the frontier is multiplied next, Ritz values only say when to stop.
         if self._stale > self._j // _LOOK or self.is_full() or self.F.shape[0] > self._block:
             self._ritz()
 
     def _without_rounding(
-        self, fresh: Tensor, R: Tensor, rest: Tensor, scale: float
+        self, fresh: Tensor, R: Tensor, others: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
         """Clean new directions that are a small rest of a product; drop those that are rounding.
 
-        Such a rest still holds rounding of what it is the rest of, and that lies in the basis.
+        Such a rest still holds rounding errors of the product, and these lie in the basis.
 
         Returns:
             The directions that are real, and their rows of R.
         """
-        own = R.diagonal()  # of each new direction, what its own product had left for it
+        lengths = R.diagonal()  # of the new directions before normalisation
         enough = max(self._eps**0.5 * scale, 0.1 * float(R.norm(dim=0).max()))
-        if fresh.shape[0] == 0 or bool((own > enough).all()):
+        if fresh.shape[0] == 0 or bool((lengths > enough).all()):
             return fresh, R
         for _ in range(2):
-            fresh, _, _ = self._removed(fresh, rest)
-        # What was unit before and is short now was rounding.
+            fresh, _, _ = self._removed(fresh, others)
+        # A row that had length 1 and is short now was rounding.
         clean, _, chosen = _orthonormal_rows(fresh, floor=0.5)
-        room = self.size - self._j - rest.shape[0]
+        room = self.size - self._j - others.shape[0]
         return clean[:room], R[chosen[:room]]
 
-    def _orthogonal(self, W: Tensor, rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _orthogonal(self, W: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Remove V and the rest of the frontier from rows W; return also what was removed.
 
         The couplings that are known were taken out before, so one pass removes only rounding and
-        what lies in `rest`; a second follows where it removed enough to leave rounding behind
+        what lies in `others`; a second follows where it removed enough to leave rounding behind
         (Daniel, Gragg, Kaufman, Stewart 1976).
 
         Returns:
-            What is left of W, and the coefficients on V and on the rest.
+            What is left of W, and its coefficients on V and on the other frontier rows.
         """
         onto_V = torch.zeros(W.shape[0], self._j, dtype=torch.float64)
-        onto_rest = torch.zeros(W.shape[0], rest.shape[0], dtype=torch.float64)
+        onto_others = torch.zeros(W.shape[0], others.shape[0], dtype=torch.float64)
         for _ in range(3):
             length = W.double().norm(dim=1)
-            W, on_V, on_rest = self._removed(W, rest)
-            c, d, before, after = _fetch(on_V, on_rest, length, W.double().norm(dim=1))
-            onto_V, onto_rest = onto_V + c, onto_rest + d
+            W, on_V, on_others = self._removed(W, others)
+            c, d, before, after = _fetch(on_V, on_others, length, W.double().norm(dim=1))
+            onto_V, onto_others = onto_V + c, onto_others + d
             if bool((after > 0.7 * before).all()):
                 break
-        return W, onto_V, onto_rest
+        return W, onto_V, onto_others
 
     def _removed(self, W: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Remove V and other rows in one pass; return the coefficients on both, too."""
@@ -288,14 +286,14 @@ class ThickRestart:
         wanted, first = self._theta[self._wanted()], self._j - looked
         if looked == 0 or first < self._look:  # a restart has mixed them with the others
             return torch.ones_like(wanted)
-        seen = torch.linalg.eigvalsh(self._H[first:, first:])
+        reached = torch.linalg.eigvalsh(self._H[first:, first:])
         if planned == looked:
             theta, radius = self._others()
-            seen = torch.cat([seen, theta + radius, theta - radius])
+            reached = torch.cat([reached, theta + radius, theta - radius])
         return chances_to_miss(
             wanted,
             self._which,
-            met=(float(seen.min()), float(seen.max())),
+            met=(float(reached.min()), float(reached.max())),
             spread=(float(self._theta[0]), float(self._theta[-1])),
             size=self.size,
             num_steps=planned // self._block,
@@ -308,13 +306,13 @@ class ThickRestart:
             self.add_random()
             self._block += 1
 
-    def same_values(self, seen: Tensor | None) -> bool:
+    def same_values(self, previous: Tensor | None) -> bool:
         """Say whether the wanted values are still those seen before, to the tolerance."""
         now = self.wanted_values()
-        if seen is None or seen.shape != now.shape:
+        if previous is None or previous.shape != now.shape:
             return False
         slack = (max(self._tolerance, 16 * self._eps) + self._noise) * self.norm
-        return bool(((now - seen).abs() <= slack).all())
+        return bool(((now - previous).abs() <= slack).all())
 
     def _choose(self, probing: bool) -> list[int]:
         f = self.F.shape[0]
@@ -354,8 +352,8 @@ class ThickRestart:
         inside = dots(r, F)
         outside, _, _ = self._removed(r - inside.to(r) @ F, F)
         norm = outside.double().norm()
-        u, length, whole = _fetch(inside, norm, r.double().norm())
-        if bool(length > 1e-3 * whole):
+        u, length, r_norm = _fetch(inside, norm, r.double().norm())
+        if bool(length > 1e-3 * r_norm):
             F = torch.cat([F, outside / norm.to(r)])
             C = torch.cat([C, torch.zeros(1, self._j, dtype=torch.float64)])
             u = torch.cat([u, length.reshape(1, 1)], dim=1)
@@ -430,8 +428,8 @@ def _pick(rows: Tensor, numbers: list[int]) -> Tensor:
 def _fetch(*tensors: Tensor) -> list[Tensor]:
     """Bring small tensors to the host in one transfer, in float64."""
     flat = torch.cat([tensor.double().flatten() for tensor in tensors]).cpu()
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
 
 def _orthonormal_rows(W: Tensor, floor: float) -> tuple[Tensor, Tensor, list[int]]:

@@ -15,8 +15,8 @@ from eigenscape.linalg._few_samples import QuadraticSamples
 from eigenscape.linalg._products import BATCH, multiply
 from eigenscape.linalg._xtrace import new_directions, xtrace_from_products
 from eigenscape.linalg.probes import KINDS, draw_probes
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.progress import Ticker
+from eigenscape.operator import LinearOperator
+from eigenscape.records import Ticker
 
 # Before this many probes a standard error is itself too uncertain to end a run on.
 MIN_PROBES = 10

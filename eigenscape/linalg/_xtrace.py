@@ -104,11 +104,11 @@ def xtrace_from_products(Omega: Tensor, Y: Tensor, Q: Tensor, G: Tensor) -> tupl
     # accuracy; t_i^(j) divides by them where the spectrum falls steeply.
     Q, G = Q @ U, G @ U
     one = _leave_one_out(Omega, Y, Q, G, Vh / sigma[:, None], Vh)
-    own = float(one.variances.mean())
+    mean_variance = float(one.variances.mean())
     shared = _covariance(one, Q.T @ G, Q.T @ Omega, _cross(Omega, Y, Q, G, one), n)
     # The covariance is estimated without bias and may come out of its range by chance. Cut to it at
     # 0, the standard error errs on the large side.
-    variance = own / m + (1 - 1 / m) * min(max(shared, 0.0), own)
+    variance = mean_variance / m + (1 - 1 / m) * min(max(shared, 0.0), mean_variance)
     return float(one.estimates.mean()), float(widening(m)) * math.sqrt(variance)
 
 

@@ -24,15 +24,13 @@ from eigenscape.errors import (
     require_count,
     require_positive,
 )
-from eigenscape.linalg._products import require_symmetric
+from eigenscape.linalg._pictures import density_picture
+from eigenscape.linalg._products import carries_self_test, require_symmetric, unit_of
 from eigenscape.linalg._quadrature import Rule, on_axis
-from eigenscape.linalg._tested import carries_self_test
-from eigenscape.linalg._units import unit_of
 from eigenscape.linalg.lanczos import lanczos
 from eigenscape.linalg.pairs import orthonormal
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.progress import Progress, ProgressCallback
-from eigenscape.records import Columns, Record, Status
+from eigenscape.operator import LinearOperator
+from eigenscape.records import Columns, Picture, Progress, ProgressCallback, Record, Status
 
 SCALES = ("linear", "log")
 _BASIS_BYTES = 2 * 2**30
@@ -212,6 +210,10 @@ class SpectralDensity(Record):
     def _rule(self) -> Rule:
         return Rule(self.nodes, self.weights, self.residuals, self.size, self.spikes.numel())
 
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return its picture."""
+        return (density_picture(self),)
+
 
 @carries_self_test
 def spectral_density(
@@ -261,7 +263,7 @@ def spectral_density(
             finite.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = Dense(torch.diag(torch.linspace(0.0, 1.0, 101, dtype=torch.float64)))
         >>> rho = spectral_density(A, num_steps=20, num_probes=4)
         >>> round(rho.integral(), 3)
@@ -357,7 +359,7 @@ def _all_probes(
     vectors = m + 3 if reorthogonalise else 4
     one = vectors * operator.space.size * operator.dtype.itemsize
     group = max(1, min(num_probes, memory_budget // max(one, 1)))
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    rules: list[tuple[Tensor, Tensor, Tensor]] = []
     low, high, products = math.inf, -math.inf, 0
     for first in range(0, num_probes, group):
         count = min(group, num_probes - first)
@@ -375,12 +377,12 @@ def _all_probes(
         theta, omega = run.quadrature()
         _, residuals = run.ritz()
         # Nodes of an exhausted Krylov space carry no weight and say nothing about the spectrum.
-        seen = omega > 1e-14
-        low = min(low, (theta - residuals)[seen].min().item())
-        high = max(high, (theta + residuals)[seen].max().item())
-        found.append((theta, omega, residuals))
+        has_weight = omega > 1e-14
+        low = min(low, (theta - residuals)[has_weight].min().item())
+        high = max(high, (theta + residuals)[has_weight].max().item())
+        rules.append((theta, omega, residuals))
         products += run.num_products
-    nodes, weights, residuals = (torch.cat(part) for part in zip(*found, strict=True))
+    nodes, weights, residuals = (torch.cat(rows) for rows in zip(*rules, strict=True))
     return nodes, weights, residuals, (low, high), products
 
 

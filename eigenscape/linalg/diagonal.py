@@ -9,22 +9,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigenscape.device import full_precision
 from eigenscape.errors import require_count, require_positive
 from eigenscape.linalg._few_samples import Moments
+from eigenscape.linalg._pictures import diagonal_picture
 from eigenscape.linalg._products import (
     BATCH,
+    carries_self_test,
+    in_units,
     multiply,
     require_seed,
     require_square,
     unit_columns,
 )
-from eigenscape.linalg._tested import carries_self_test
-from eigenscape.linalg._units import in_units
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.precision import full_precision
-from eigenscape.progress import ProgressCallback, Ticker
-from eigenscape.records import Columns, Record, Status
+from eigenscape.operator import LinearOperator
+from eigenscape.records import Columns, Picture, ProgressCallback, Record, Status, Ticker
 
 # Before this many probes a standard error is itself too uncertain to end a run on.
 _MIN_PROBES = 10
@@ -47,6 +47,10 @@ class DiagonalEstimate(Record):
     def columns(self) -> Columns:
         """Return value and standard error of each entry."""
         return {"value": self.values.tolist(), "stderr": self.stderr.tolist()}
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return its picture."""
+        return (diagonal_picture(self),)
 
 
 @carries_self_test
@@ -88,7 +92,7 @@ def diagonal(
         NonFiniteError: If a product is NaN or infinite.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = Dense(torch.tensor([[2.0, 1.0], [1.0, 3.0]]))
         >>> diagonal(A, num_products=2).values.tolist()
         [2.0, 3.0]
@@ -149,7 +153,7 @@ def _status(moments: Moments, tolerance: float | None, unit: float) -> Status:
         return Status(True, f"Spent the budget of {moments.count} products.")
     if _reached(moments, tolerance):
         return Status(True, f"Reached the tolerance with {moments.count} products.")
-    error, size = (float(part.norm()) * unit for part in (moments.stderr, moments.mean))
+    error, size = (float(vector.norm()) * unit for vector in (moments.stderr, moments.mean))
     return Status(
         False,
         f"The standard errors have norm {error:.2e}, above {tolerance:.1e} · {size:.2e}, after "

@@ -2,9 +2,9 @@
 
 A single starting vector sees only one direction of a repeated eigenvalue. So after convergence a
 random vector joins the frontier, and the run ends only if it brings no eigenvalue that was missed.
-How many copies there are shows in the start itself, for nothing: a random vector has on an
-eigenspace of g dimensions g times the share that it has on one vector. Where the start has more on
-the pairs found than so many pairs can have, whole blocks go on until no other pair can be missing.
+The starting vectors also show, at no cost, how many copies there are: on an eigenspace of g
+dimensions a random vector has g times the squared length that it has on one vector. Where they have
+more on the pairs found than that many pairs explain, whole blocks go on until none can be missing.
 """
 
 import dataclasses
@@ -14,27 +14,16 @@ import os
 import torch
 from torch import Tensor
 
-from eigenscape.checkpoint import Checkpoint
-from eigenscape.errors import (
-    ShapeError,
-    require_choice,
-    require_count,
-    require_positive,
-)
-from eigenscape.files import crc
-from eigenscape.linalg._basis import Basis, Place, on_device
-from eigenscape.linalg._products import require_symmetric
-from eigenscape.linalg._tested import carries_self_test
+from eigenscape.device import full_precision
+from eigenscape.errors import ShapeError, require_choice, require_count, require_positive
+from eigenscape.linalg._krylov import Basis, Place, on_device
+from eigenscape.linalg._products import carries_self_test, in_units, require_symmetric
 from eigenscape.linalg._thick_restart import ThickRestart
-from eigenscape.linalg._units import in_units
 from eigenscape.linalg.lanczos import lanczos
 from eigenscape.linalg.pairs import WHICH, certify
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.pairs import EigenPairs
-from eigenscape.precision import full_precision
-from eigenscape.progress import ProgressCallback, Ticker
-from eigenscape.records import Status
+from eigenscape.operator import LinearOperator
+from eigenscape.records import Checkpoint, EigenPairs, ProgressCallback, Status, Ticker, crc
 
 _DEVICE_BYTES = 8 * 2**30
 _OFFLOADED_BYTES = 64 * 2**30
@@ -84,7 +73,7 @@ def eigsh(
         operator: Symmetric operator A.
         num_pairs: How many pairs k.
         which: "largest" or "smallest" (by sign), "magnitude", or "both": k from each end.
-        tolerance: Asked of ‖Av − λv‖ / |λ|; for λ near zero, rounding of ‖A‖ is enough.
+        tolerance: Bound on ‖Av − λv‖ / |λ|; for λ near zero, rounding of ‖A‖ is enough.
         max_products: Products to spend at most, certificates included; the status says if they
             were not enough.
         block_size: Vectors multiplied per step. More than 1 shares passes over the data and
@@ -119,7 +108,7 @@ def eigsh(
 
     Examples:
         >>> import torch
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = Dense(torch.diag(torch.arange(1.0, 51.0, dtype=torch.float64)))
         >>> eigsh(A, num_pairs=2, which="both").values.round(decimals=8).tolist()
         [50.0, 49.0, 2.0, 1.0]
@@ -166,7 +155,7 @@ def eigsh(
             for piece in saved.load()[-1:]:
                 solver.restore(piece)
         ticker = Ticker(progress, "eigsh", limit, first=solver.num_products)
-        found = _iterate(solver, limit - wanted - b, num_check, saved, ticker, start is None)
+        missed_note = _iterate(solver, limit - wanted - b, num_check, saved, ticker, start is None)
         solver.refresh()
         vectors = solver.wanted_vectors()
     pairs = certify(
@@ -178,7 +167,7 @@ def eigsh(
         num_products=solver.num_products + searched.looks,
         seed=seed,
     )
-    status = _status(pairs, solver, limit, found, is_other=search is not None)
+    status = _status(pairs, solver, limit, missed_note, is_other=search is not None)
     pairs = dataclasses.replace(pairs, status=status)
     if search is not None and num_check != 0 and n > wanted:
         pairs = _look_with(operator, pairs, num_check or _LOOK, seed)
@@ -217,11 +206,11 @@ def _look_with(
 
 
 def _status(
-    pairs: EigenPairs, solver: ThickRestart, limit: int, found: str, *, is_other: bool
+    pairs: EigenPairs, solver: ThickRestart, limit: int, missed_note: str, *, is_other: bool
 ) -> Status:
     """Say what kept pairs from their tolerance: too few products, or products too rough."""
     if pairs.status:
-        return Status(True, f"{pairs.status.text} {found}")
+        return Status(True, f"{pairs.status.text} {missed_note}")
     worst = f"the largest residual is {float(pairs.residuals.max()):.1e}"
     if solver.has_converged() and is_other:
         return Status(
@@ -259,7 +248,7 @@ def _iterate(
     least = solver.size if solver.size <= _TINY else _LEAST_LOOK
     most = num_check or 0
     looked: int | None = None  # products spent on the current look, None while converging
-    seen = None
+    values_before = None
     thorough = False  # copies are missing: look in blocks until no pair can be
     while solver.num_products <= limit:
         if looked is None and solver.has_converged():
@@ -272,7 +261,7 @@ def _iterate(
             thorough = is_random and _lacks_copies(solver)
             if not solver.add_random():
                 return ""
-            looked, seen = 0, solver.wanted_values()
+            looked, values_before = 0, solver.wanted_values()
         if looked is not None and looked >= least:
             if thorough:
                 ends = looked >= 3 * solver.block_size and not solver.may_miss()
@@ -284,7 +273,7 @@ def _iterate(
                 ends = looked >= most or useless or sure == len(solver.wanted_values())
             if ends:
                 solver.refresh()
-                if solver.has_converged() and solver.same_values(seen):
+                if solver.has_converged() and solver.same_values(values_before):
                     return _known(solver, looked)
                 # Something new turned up: converge again, then look again, and longer.
                 looked, solver.repeats = None, True
@@ -355,17 +344,17 @@ def _starting_rows(operator: LinearOperator, start: Tensor | None, b: int, seed:
 
 
 def _capacity(
-    operator: LinearOperator, wanted: int, b: int, given: int | None, place: Place
+    operator: LinearOperator, wanted: int, b: int, max_basis: int | None, basis: Place
 ) -> int:
     """Return how many vectors to keep before a restart."""
     n = operator.space.size
     least = min(n, wanted + 2 * b + 2)
-    if given is not None:
-        require_count(given, "eigsh(max_basis=...)", at_least=least)
-        return min(given, n)
+    if max_basis is not None:
+        require_count(max_basis, "eigsh(max_basis=...)", at_least=least)
+        return min(max_basis, n)
     if n <= _SMALL:  # the whole space is cheap, and then hard ends of a spectrum are easy
         return n
     roomy = max(4 * wanted + 40, 2 * wanted + 8 * b)
-    budget = _DEVICE_BYTES if on_device(place) else _OFFLOADED_BYTES
+    budget = _DEVICE_BYTES if on_device(basis) else _OFFLOADED_BYTES
     affordable = budget // max(1, n * operator.dtype.itemsize)
     return min(n, max(least, min(roomy, affordable)))

@@ -8,6 +8,7 @@ with the papers, and find the eigenvalues of largest magnitude; `eigsh` needs fa
 import torch
 from torch import Tensor
 
+from eigenscape.device import full_precision
 from eigenscape.errors import (
     InvalidArgumentError,
     ShapeError,
@@ -16,9 +17,14 @@ from eigenscape.errors import (
     require_positive,
 )
 from eigenscape.linalg._chebyshev import LOOK, FilteredIteration, Found
-from eigenscape.linalg._products import BATCH, multiply, require_seed, require_symmetric
-from eigenscape.linalg._tested import carries_self_test
-from eigenscape.linalg._units import in_units
+from eigenscape.linalg._products import (
+    BATCH,
+    carries_self_test,
+    in_units,
+    multiply,
+    require_seed,
+    require_symmetric,
+)
 from eigenscape.linalg.pairs import (
     make_pairs,
     orthonormal,
@@ -28,10 +34,8 @@ from eigenscape.linalg.pairs import (
     ritz,
 )
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.pairs import EigenPairs
-from eigenscape.precision import full_precision
-from eigenscape.progress import ProgressCallback, Ticker
+from eigenscape.operator import LinearOperator
+from eigenscape.records import EigenPairs, ProgressCallback, Ticker
 
 # A two-step movement below this part of the one-step movement means |λ₂/λ₁| above about 0.9 with
 # opposite signs: worth another advice than plain slowness.
@@ -89,7 +93,7 @@ def power_iteration(
         NonFiniteError: If a product is NaN or infinite.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = Dense(torch.diag(torch.tensor([-4.0, 1.0, 2.0])))
         >>> round(power_iteration(A).values.item(), 4)
         -4.0
@@ -206,7 +210,7 @@ def subspace_iteration(
         NonFiniteError: If a product is NaN or infinite.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = Dense(torch.diag(torch.tensor([-4.0, 3.0, 1.0, 0.5])))
         >>> [round(value, 4) for value in subspace_iteration(A, num_pairs=2).values.tolist()]
         [-4.0, 3.0]
@@ -235,7 +239,7 @@ def subspace_iteration(
     if degree == 1:
         steps = _num_steps(num_iterations, max_products, b)
         ticker = Ticker(progress, "subspace iteration", steps)
-        found = _iterate(scaled, V, num_pairs, steps, num_iterations, tolerance, batch, ticker)
+        result = _iterate(scaled, V, num_pairs, steps, num_iterations, tolerance, batch, ticker)
     else:
         most = _filter_budget(num_iterations, max_products, b, n)
         filtered = FilteredIteration(
@@ -248,15 +252,15 @@ def subspace_iteration(
             batch=batch,
             seed=seed,
         )
-        found = filtered.run(V, most, Ticker(progress, "subspace iteration", most))
+        result = filtered.run(V, most, Ticker(progress, "subspace iteration", most))
     pairs = make_pairs(
         scaled,
-        found.values,
-        found.vectors,
-        found.products,
+        result.values,
+        result.vectors,
+        result.products,
         which=which,
         tolerance=tolerance,
-        num_products=found.num_products,
+        num_products=result.num_products,
         seed=seed,
         advice=_MORE if degree == 1 else _FILTER_MORE,
     )
@@ -280,8 +284,8 @@ def _iterate(
         values, X, AX = ritz(V, G, "magnitude")
         ticker.tick(step)
         norms = residual_norms(values[:k], X[:, :k], AX[:, :k])
-        found, residuals = torch.stack([values[:k], norms]).cpu()
-        limits = residual_limits(found, tolerance, operator)
+        ritz_values, residuals = torch.stack([values[:k], norms]).cpu()
+        limits = residual_limits(ritz_values, tolerance, operator)
         if fixed is None and bool((residuals <= limits).all()):
             break
         if step < steps:
@@ -290,12 +294,12 @@ def _iterate(
     return Found(values[:k], X[:, :k], AX[:, :k], step * V.shape[1])
 
 
-def _num_extra(given: int | None, num_pairs: int, degree: int) -> int:
-    if given is None:
+def _num_extra(num_extra: int | None, num_pairs: int, degree: int) -> int:
+    if num_extra is None:
         return 0 if degree == 1 else 4 + num_pairs // 4
     # The filter damps all up to the last column, which therefore cannot be a wanted one.
     least = 0 if degree == 1 else 1
-    return require_count(given, "subspace_iteration(num_extra=...)", at_least=least)
+    return require_count(num_extra, "subspace_iteration(num_extra=...)", at_least=least)
 
 
 def _num_steps(num_iterations: int | None, max_products: int | None, b: int) -> int:
@@ -321,13 +325,13 @@ def _filter_budget(num_iterations: int | None, max_products: int | None, b: int,
 def _start(
     operator: LinearOperator, start: Tensor | None, b: int, seed: int, n: int, call: str
 ) -> Tensor:
-    given = None if start is None else require_vectors(start, n, call)
-    q = 0 if given is None else given.shape[1]
+    start_columns = None if start is None else require_vectors(start, n, call)
+    q = 0 if start_columns is None else start_columns.shape[1]
     if q > b:
         raise ShapeError(f"`{call}` must have at most {b} columns; got {q}.")
     V = draw_probes(operator, b - q, seed=seed, kind="gaussian", first=q)
-    if given is not None:
-        V = torch.cat([given.to(V), V], dim=1)
+    if start_columns is not None:
+        V = torch.cat([start_columns.to(V), V], dim=1)
     return _rounded(orthonormal(V), operator)
 
 

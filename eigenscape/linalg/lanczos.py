@@ -16,28 +16,31 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from eigenscape.checkpoint import Checkpoint
-from eigenscape.dense import eigh
-from eigenscape.errors import (
-    InvalidArgumentError,
-    NonFiniteError,
-    ShapeError,
-    require_count,
-)
-from eigenscape.files import crc
+from eigenscape.device import eigh, full_precision
+from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError, require_count
+from eigenscape.linalg._pictures import lanczos_picture
 from eigenscape.linalg._products import (
+    InUnits,
+    carries_self_test,
     dots,
+    in_units,
     require_same_product,
     require_symmetric,
     sums_of,
+    unit_of,
 )
-from eigenscape.linalg._tested import carries_self_test
-from eigenscape.linalg._units import InUnits, in_units, unit_of
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.precision import full_precision
-from eigenscape.progress import ProgressCallback, Ticker
-from eigenscape.records import Columns, Record, Status
+from eigenscape.operator import LinearOperator
+from eigenscape.records import (
+    Checkpoint,
+    Columns,
+    Picture,
+    ProgressCallback,
+    Record,
+    Status,
+    Ticker,
+    crc,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +85,18 @@ class LanczosRun(Record):
     @cached_property
     def _ends(self) -> tuple[Tensor, Tensor, Tensor]:
         """Eigenvalues of the tridiagonal matrices, first and last rows of their vectors (p, m)."""
-        found = []
+        rules = []
         unit = unit_of(float(torch.maximum(self.alphas.abs(), self.betas.abs()).max()))
         for alpha, beta in zip(self.alphas / unit, self.betas[:, :-1] / unit, strict=True):
             # As a full matrix: divide and conquer is thrice as fast as QR on the tridiagonal one.
             nodes, vectors = eigh(torch.diag(alpha) + torch.diag(beta, -1))
-            found.append((nodes * unit, vectors[0].clone(), vectors[-1].clone()))
-        nodes, first, last = (torch.stack(part) for part in zip(*found, strict=True))
+            rules.append((nodes * unit, vectors[0].clone(), vectors[-1].clone()))
+        nodes, first, last = (torch.stack(rows) for rows in zip(*rules, strict=True))
         return nodes, first, last
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return its picture."""
+        return (lanczos_picture(self),)
 
 
 @carries_self_test
@@ -136,7 +143,7 @@ def lanczos(
             finite, or a checkpoint of something else.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = Dense(torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)))
         >>> nodes, weights = lanczos(A, num_steps=3).quadrature()
         >>> nodes.round(decimals=10).tolist()
@@ -225,8 +232,8 @@ class _Run:
         beta = _dots(w, w).sqrt()
         # What is left of an exhausted Krylov space is rounding: end it with exact zeros, which
         # decouple all later steps from the starting vector.
-        seen = torch.maximum(self.alphas.abs().amax(1), self.betas.amax(1)).to(alpha)
-        scale = torch.maximum(alpha.abs(), seen) + beta
+        largest = torch.maximum(self.alphas.abs().amax(1), self.betas.amax(1)).to(alpha)
+        scale = torch.maximum(alpha.abs(), largest) + beta
         ended = beta <= 10 * torch.finfo(w.dtype).eps * scale
         beta = torch.where(ended, 0.0, beta)
         inverse = torch.where(ended, 0.0, 1.0 / beta)

@@ -5,12 +5,10 @@ Letters: A the symmetric operator; v, w random vectors.
 
 from dataclasses import dataclass
 
+from eigenscape.device import full_precision, product_defects
 from eigenscape.errors import NonFiniteError, require_count
-from eigenscape.linalg._products import require_seed, require_symmetric
-from eigenscape.linalg._tested import carries_self_test
-from eigenscape.linalg._units import in_units
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.precision import full_precision, product_defects
+from eigenscape.linalg._products import carries_self_test, in_units, require_seed, require_symmetric
+from eigenscape.operator import LinearOperator
 from eigenscape.records import Record, Status
 
 
@@ -21,7 +19,7 @@ class NoiseFloor(Record):
     Attributes:
         relative: Twice the larger of `linearity` and `asymmetry`, since a residual ‖Av − λv‖ has
             the noise of its own product and of those that v was made with. Residuals much below
-            `relative`·‖A‖ cannot be had; those below it count as reached, see `operator.noise`.
+            `relative`·‖A‖ cannot be reached; those below it are converged, see `operator.noise`.
         linearity: ‖A(v + w) − Av − Aw‖ / (‖Av‖ + ‖Aw‖), the largest over the probes.
         asymmetry: |vᵀAw − wᵀAv| / (‖Av‖ ‖w‖), the largest over the probes.
         absolute: ‖A(v + w) − Av − Aw‖ / (‖v‖ + ‖w‖), the largest over the probes: the error of a
@@ -64,7 +62,7 @@ def noise_floor(operator: LinearOperator, *, num_probes: int = 2, seed: int = 0)
         Products with the identity have none.
 
         >>> import torch
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> floor = noise_floor(Dense(torch.eye(3, dtype=torch.float64)))
         >>> floor.relative < 1e-15, floor.num_products
         (True, 6)
@@ -73,7 +71,7 @@ def noise_floor(operator: LinearOperator, *, num_probes: int = 2, seed: int = 0)
     require_count(num_probes, "noise_floor(num_probes=...)")
     require_seed(seed, "noise_floor")
     scaled = in_units(operator)
-    found = product_defects(
+    defects = product_defects(
         scaled.__matmul__,
         n,
         dtype=operator.dtype,
@@ -81,21 +79,21 @@ def noise_floor(operator: LinearOperator, *, num_probes: int = 2, seed: int = 0)
         num_probes=num_probes,
         seed=seed,
     )
-    if not found.absolute < float("inf"):
+    if not defects.absolute < float("inf"):
         raise NonFiniteError(
             f"`noise_floor` needs finite products; {operator!r} gave NaN or infinity. Check that "
             "loss and gradient are finite at these parameters."
         )
-    num_products = found.num_products + scaled.looks
-    text = f"Residuals end at {found.relative:.1e} · ‖A‖, seen with {num_products} products."
+    num_products = defects.num_products + scaled.looks
+    text = f"Residuals end at {defects.relative:.1e} · ‖A‖, seen with {num_products} products."
     status = Status(True, text)
     return NoiseFloor(
         status,
         num_products,
         seed,
-        found.relative,
-        found.linearity,
-        found.asymmetry,
-        found.absolute * scaled.unit,
+        defects.relative,
+        defects.linearity,
+        defects.asymmetry,
+        defects.absolute * scaled.unit,
         num_probes,
     )

@@ -11,25 +11,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigenscape.device import full_precision
 from eigenscape.errors import require_count, require_positive
 from eigenscape.linalg._blocks import BlockRun, mirror
 from eigenscape.linalg._few_samples import Moments, root_of
+from eigenscape.linalg._pictures import blocks_picture, value_picture
 from eigenscape.linalg._products import (
     BATCH,
+    carries_self_test,
+    in_units,
     multiply,
     require_partition,
     require_seed,
     unit_columns,
 )
-from eigenscape.linalg._tested import carries_self_test
-from eigenscape.linalg._units import in_units
 from eigenscape.linalg.eigsh import eigsh
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linear_operator import LinearOperator, require_operator
-from eigenscape.partition import Partition
-from eigenscape.precision import full_precision
-from eigenscape.progress import ProgressCallback, Ticker
-from eigenscape.records import Columns, Record, Status
+from eigenscape.operator import LinearOperator, require_operator
+from eigenscape.records import Columns, Picture, ProgressCallback, Record, Status, Ticker
+from eigenscape.space import Partition
 
 # Before this many probes a standard error is itself too uncertain to end a run on.
 _MIN_PROBES = 10
@@ -48,6 +48,10 @@ class NormEstimate(Record):
     value: float
     stderr: float
     num_probes: int
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return its picture."""
+        return (value_picture(self, self.value, self.stderr, "Frobenius norm", "s.e."),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +82,10 @@ class BlockNorms(Record):
             "stderr": self.stderr.flatten().tolist(),
         }
 
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return its picture."""
+        return (blocks_picture(self),)
+
 
 @dataclass(frozen=True, eq=False)
 class SpectralNorm(Record):
@@ -91,6 +99,10 @@ class SpectralNorm(Record):
 
     value: float
     residual: float
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return its picture."""
+        return (value_picture(self, self.value, self.residual, "spectral norm", "residual"),)
 
 
 @carries_self_test
@@ -108,7 +120,7 @@ def spectral_norm(
 
     Args:
         operator: Operator A, rectangular ones too.
-        tolerance: Asked of the relative residual.
+        tolerance: Bound on the relative residual.
         max_products: Products to spend at most.
         seed: Fixes the starting vector.
         progress: Called after each step.
@@ -117,7 +129,7 @@ def spectral_norm(
         The norm with its certificate.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = Dense(torch.tensor([[3.0, 0.0], [0.0, -4.0]], dtype=torch.float64))
         >>> round(spectral_norm(A).value, 10)
         4.0
@@ -182,7 +194,7 @@ def frobenius_norm(
         NonFiniteError: If a product is NaN or infinite.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> frobenius_norm(Dense(torch.tensor([[3.0], [4.0]])), num_products=1).value
         5.0
 
@@ -216,7 +228,7 @@ def frobenius_norm(
     if exact:
         status = Status(True, f"Exact: {num_products} products allow all {n} columns.")
         return NormEstimate(status, n + scaled.looks, seed, squares**0.5 * scaled.unit, 0.0, 0)
-    value, stderr = (float(part) * scaled.unit for part in root_of(moments))
+    value, stderr = (float(number) * scaled.unit for number in root_of(moments))
     status = _status(moments, tolerance, scaled.unit).warn()
     spent = moments.count + scaled.looks
     return NormEstimate(status, spent, seed, value, stderr, moments.count)
@@ -262,8 +274,8 @@ def block_norms(
         NonFiniteError: If a product is NaN or infinite.
 
     Examples:
-        >>> from eigenscape.operators import Dense
-        >>> from eigenscape.space import ParamSpace
+        >>> from eigenscape.operator import Dense
+        >>> from eigenscape.space.param_space import ParamSpace
         >>> space = ParamSpace({"a": (2,), "b": (1,)})
         >>> matrix = torch.tensor([[2.0, 0.0, 3.0], [0.0, 0.0, 4.0], [3.0, 4.0, 1.0]])
         >>> A = Dense(matrix, space=space)
@@ -318,7 +330,7 @@ def _status(moments: Moments, tolerance: float | None, unit: float) -> Status:
         return Status(True, f"Spent the budget of {moments.count} products.")
     if _reached(moments, tolerance):
         return Status(True, f"Reached the tolerance with {moments.count} products.")
-    value, stderr = (float(part) * unit for part in root_of(moments))
+    value, stderr = (float(number) * unit for number in root_of(moments))
     return Status(
         False,
         f"The standard error {stderr:.2e} is above {tolerance:.1e} · {value:.4e} "

@@ -7,20 +7,19 @@ eigenvalues; r = ‖Av − λv‖. A has an eigenvalue in [λ − r, λ + r].
 import torch
 from torch import Tensor
 
-from eigenscape.dense import eigh
-from eigenscape.errors import (
-    NonFiniteError,
-    ShapeError,
-    require_choice,
-    require_positive,
+from eigenscape.device import eigh, full_precision
+from eigenscape.errors import NonFiniteError, ShapeError, require_choice, require_positive
+from eigenscape.linalg._products import (
+    BATCH,
+    InUnits,
+    carries_self_test,
+    in_units,
+    multiply,
+    require_seed,
+    require_symmetric,
 )
-from eigenscape.linalg._products import BATCH, multiply, require_seed, require_symmetric
-from eigenscape.linalg._tested import carries_self_test
-from eigenscape.linalg._units import InUnits, in_units
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.pairs import EigenPairs
-from eigenscape.precision import full_precision
-from eigenscape.records import Status
+from eigenscape.operator import LinearOperator
+from eigenscape.records import EigenPairs, Status
 
 WHICH = ("largest", "smallest", "both", "magnitude")
 
@@ -78,7 +77,7 @@ def certify(
         NonFiniteError: If a vector or a product is NaN or infinite.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = Dense(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
         >>> pairs = certify(A, torch.tensor([[1.0, 0.0], [5.0, 1.0]]))
         >>> [round(value, 6) for value in pairs.values.tolist()]
@@ -195,8 +194,8 @@ def _quotients(X: Tensor, AX: Tensor, which: str) -> tuple[Tensor, Tensor, Tenso
 def residual_norms(values: Tensor, X: Tensor, AX: Tensor) -> Tensor:
     """Return ‖Ax − λx‖/‖x‖ for each column."""
     width = max(1, _PIECE // max(len(X), 1))
-    parts = zip(values.split(width), X.split(width, 1), AX.split(width, 1), strict=True)
-    return torch.cat([(AV - V * v).norm(dim=0) / V.norm(dim=0) for v, V, AV in parts])
+    chunks = zip(values.split(width), X.split(width, 1), AX.split(width, 1), strict=True)
+    return torch.cat([(AV - V * v).norm(dim=0) / V.norm(dim=0) for v, V, AV in chunks])
 
 
 def residual_limits(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigenscape.device import full_precision
 from eigenscape.errors import (
     InvalidArgumentError,
     NonFiniteError,
@@ -24,13 +25,9 @@ from eigenscape.errors import (
     require_positive,
 )
 from eigenscape.linalg._krylov import Ending, Problem, run_cg, run_minres
-from eigenscape.linalg._products import require_symmetric
-from eigenscape.linalg._tested import carries_self_test
-from eigenscape.linalg._units import in_units, unit_of_each
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.precision import full_precision
-from eigenscape.progress import ProgressCallback, Ticker
-from eigenscape.records import Columns, Record, Status
+from eigenscape.linalg._products import carries_self_test, in_units, require_symmetric, unit_of_each
+from eigenscape.operator import LinearOperator
+from eigenscape.records import Columns, ProgressCallback, Record, Status, Ticker
 
 METHODS = ("cg", "minres")
 
@@ -114,7 +111,7 @@ def solve(
         NonFiniteError: If `rhs`, `start` or a product is NaN or infinite.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = Dense(torch.tensor([[2.0, 0.0], [0.0, 4.0]]))
         >>> solve(A, torch.tensor([2.0, 2.0])).x
         tensor([1.0000, 0.5000])
@@ -176,8 +173,8 @@ def _refine(
         live = live[residuals[live] > tolerance]
     while len(live):
         # The recurrence aims at half the tolerance, so that its drift seldom costs a restart.
-        found, ends = run(problem, R[:, live], 0.5 * tolerance * lengths[live])
-        X[:, live] += found
+        correction, ends = run(problem, R[:, live], 0.5 * tolerance * lengths[live])
+        X[:, live] += correction
         R[:, live] = B[:, live] - problem.multiply_rounded(X[:, live])
         true = R[:, live].norm(dim=0) / lengths[live]
         better = true < residuals[live]

@@ -9,18 +9,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigenscape.device import full_precision
 from eigenscape.errors import WrongTypeError, require_count, require_positive
 from eigenscape.linalg._few_samples import Moments, widening
+from eigenscape.linalg._pictures import traces_picture, value_picture
 from eigenscape.linalg._products import (
     BATCH,
     block_sums,
+    carries_self_test,
+    in_units,
     multiply,
     require_partition,
     require_seed,
     require_square,
     unit_columns,
 )
-from eigenscape.linalg._tested import carries_self_test
 from eigenscape.linalg._trace_methods import (
     Estimate,
     Goal,
@@ -32,13 +35,10 @@ from eigenscape.linalg._trace_methods import (
     run_hutchinson,
     run_xtrace,
 )
-from eigenscape.linalg._units import in_units
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.partition import Partition
-from eigenscape.precision import full_precision
-from eigenscape.progress import ProgressCallback, Ticker
-from eigenscape.records import Columns, Record, Status
+from eigenscape.operator import LinearOperator
+from eigenscape.records import Columns, Picture, ProgressCallback, Record, Status, Ticker
+from eigenscape.space import Partition
 
 __all__ = [
     "BlockTraces",
@@ -68,6 +68,10 @@ class TraceEstimate(Record):
     num_probes: int
     method: str
 
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return its picture."""
+        return (value_picture(self, self.value, self.stderr, "trace", "s.e."),)
+
 
 @dataclass(frozen=True, eq=False)
 class BlockTraces(Record):
@@ -93,6 +97,10 @@ class BlockTraces(Record):
             "trace": self.values.tolist(),
             "stderr": self.stderr.tolist(),
         }
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return its picture."""
+        return (traces_picture(self),)
 
 
 @carries_self_test
@@ -133,7 +141,7 @@ def trace(
         NonFiniteError: If a product is NaN or infinite.
 
     Examples:
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> A = Dense(torch.diag(torch.tensor([1.0, 2.0, 3.0])))
         >>> estimate = trace(A, num_products=2)  # Rademacher probes are exact for a diagonal
         >>> estimate.value, estimate.stderr
@@ -161,20 +169,20 @@ def trace(
 
     goal = Goal(tolerance)
     if isinstance(method, Hutchinson):
-        found = run_hutchinson(scaled, method, num_products, seed, goal, ticker)
+        estimate = run_hutchinson(scaled, method, num_products, seed, goal, ticker)
     elif isinstance(method, HutchPlusPlus):
-        found = run_hutch_plus_plus(scaled, method, num_products, seed, goal, ticker)
+        estimate = run_hutch_plus_plus(scaled, method, num_products, seed, goal, ticker)
     else:
-        found = run_xtrace(scaled, method, num_products, seed, goal, ticker)
-    value, stderr = found.value * scaled.unit, found.stderr * scaled.unit
-    status = _status(found, goal, scaled.unit).warn()
+        estimate = run_xtrace(scaled, method, num_products, seed, goal, ticker)
+    value, stderr = estimate.value * scaled.unit, estimate.stderr * scaled.unit
+    status = _status(estimate, goal, scaled.unit).warn()
     return TraceEstimate(
         status,
-        found.num_products + scaled.looks,
+        estimate.num_products + scaled.looks,
         seed,
         value,
         stderr,
-        found.num_probes,
+        estimate.num_probes,
         type(method).__name__,
     )
 
@@ -215,8 +223,8 @@ def block_traces(
         NonFiniteError: If a product is NaN or infinite.
 
     Examples:
-        >>> from eigenscape.operators import Dense
-        >>> from eigenscape.space import ParamSpace
+        >>> from eigenscape.operator import Dense
+        >>> from eigenscape.space.param_space import ParamSpace
         >>> space = ParamSpace({"a": (2,), "b": (1,)})
         >>> A = Dense(torch.ones(3, 3) + torch.diag(torch.tensor([0.0, 1.0, 2.0])), space=space)
         >>> block_traces(A, Partition.by_tensor(space), num_products=3).values.tolist()
@@ -272,24 +280,24 @@ def block_traces(
     )
 
 
-def _status(found: Estimate, goal: Goal, unit: float) -> Status:
+def _status(estimate: Estimate, goal: Goal, unit: float) -> Status:
     tolerance = goal.tolerance
     if tolerance is None:
-        return Status(True, f"Spent the budget of {found.num_products} products.")
-    wanted = tolerance * abs(found.value)
-    if goal.reached(found.value, found.stderr, found.num_probes):
-        return Status(True, f"Reached the tolerance with {found.num_products} products.")
+        return Status(True, f"Spent the budget of {estimate.num_products} products.")
+    wanted = tolerance * abs(estimate.value)
+    if goal.reached(estimate.value, estimate.stderr, estimate.num_probes):
+        return Status(True, f"Reached the tolerance with {estimate.num_products} products.")
     advice = "Raise `tolerance=` or `num_products=`"
-    if found.stderr > wanted > 0:
-        ratio = found.stderr / wanted
+    if estimate.stderr > wanted > 0:
+        ratio = estimate.stderr / wanted
         factor = ratio * ratio
         advice += (
-            f", to about {factor * found.num_products:.1e} if the error falls like 1/√products"
+            f", to about {factor * estimate.num_products:.1e} if the error falls like 1/√products"
         )
     text = (
-        f"The standard error {found.stderr * unit:.2e} is above {tolerance:.1e} · "
-        f"|{found.value * unit:.4e}| "
-        f"after {found.num_products} products and {found.num_probes} probes. {advice}."
+        f"The standard error {estimate.stderr * unit:.2e} is above {tolerance:.1e} · "
+        f"|{estimate.value * unit:.4e}| "
+        f"after {estimate.num_products} products and {estimate.num_probes} probes. {advice}."
     )
     return Status(False, text)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from eigenscape.report._marks import (
+from eigenscape.records import (
     Band,
     Bars,
     Heat,
@@ -19,11 +19,13 @@ from eigenscape.report._marks import (
     Points,
     Raster,
     Rule,
+    colour_ticks,
     ends,
     raster_limits,
+    short,
+    shorten,
 )
-from eigenscape.report._numbers import colour_ticks, short
-from eigenscape.report._style import HEAT_LIGHT, RC, colour, shorten
+from eigenscape.report._style import HEAT_LIGHT, RC, colour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,14 +123,14 @@ def fill_figure(figure: "Figure", picture: Picture) -> "Axes":
     for axes in all_axes[len(picture.panels) :]:
         axes.remove()
     shared = _shared_legend(picture)
-    for place, (axes, panel) in enumerate(zip(all_axes, picture.panels, strict=False)):
+    for index, (axes, panel) in enumerate(zip(all_axes, picture.panels, strict=False)):
         entries = _draw_marks(panel, axes, _title_room(picture, panel))
         if shared is None and entries:
             _legend(axes, entries, _panel_width(picture))
-        elif place == shared:
+        elif index == shared:
             columns = _legend_columns(entries, _width(picture))
             _place_legend(figure, entries, loc="outside lower center", ncols=columns)
-        before = picture.panels[place - 1] if place % across else None
+        before = picture.panels[index - 1] if index % across else None
         if before is not None and picture.linked:
             axes.set_ylabel("")
         if before is not None and panel.y.ticks and panel.y.ticks == before.y.ticks:
@@ -234,44 +236,44 @@ def _set_axis(axes: "Axes", side: str, panel: Panel) -> None:
         getattr(axes, f"set_{side}label")(axis.label, parse_math=False)
     if axis.limits is not None:
         getattr(axes, f"set_{side}lim")(*axis.limits)
-    own = axes.xaxis if side == "x" else axes.yaxis
+    mpl_axis = axes.xaxis if side == "x" else axes.yaxis
     if axis.ticks is not None:
-        own.set_ticks(
-            [place for place, _ in axis.ticks],
+        mpl_axis.set_ticks(
+            [position for position, _ in axis.ticks],
             [shorten(name) for _, name in axis.ticks],
             parse_math=False,
             fontsize=7.5 if len(axis.ticks) <= _MANY else 6.0,
         )
-        own.set_tick_params(length=0)
+        mpl_axis.set_tick_params(length=0)
         axes.grid(True, axis="y" if side == "y" else "x", color=colour("grid"), lw=0.5)
         axes.spines["left" if side == "y" else "bottom"].set_visible(False)
     elif axis.log:
-        _short_decades(own, *ends(panel, side))
+        _short_decades(mpl_axis, *ends(panel, side))
     elif axis.whole:
-        own.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        mpl_axis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     if axis.downward:
-        own.set_inverted(True)
+        mpl_axis.set_inverted(True)
 
 
-def _short_decades(own: Any, low: float, high: float) -> None:
+def _short_decades(mpl_axis: Any, low: float, high: float) -> None:
     """Name 1, 2 and 5 on a short logarithmic axis; matplotlib names all or nothing there."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    own.set_minor_formatter(NullFormatter())
+    mpl_axis.set_minor_formatter(NullFormatter())
     if math.log10(high / low) <= 2:
-        own.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        mpl_axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         # Asked when it is drawn, since the layout decides how long the axis is.
-        own.set_major_formatter(
-            FuncFormatter(lambda value, _: short(value, 2) if value in _named(own) else "")
+        mpl_axis.set_major_formatter(
+            FuncFormatter(lambda value, _: short(value, 2) if value in _named(mpl_axis) else "")
         )
 
 
-def _named(own: Any) -> list[float]:
+def _named(mpl_axis: Any) -> list[float]:
     """Return those ticks whose names fit beside each other, powers of ten before all others."""
-    low, high = sorted(own.get_view_interval())
+    low, high = sorted(mpl_axis.get_view_interval())
     low, high = float(low), float(high)
-    box, dots = own.axes.bbox, float(own.axes.figure.dpi) / 72
-    is_wide = own.axis_name == "x"
+    box, dots = mpl_axis.axes.bbox, float(mpl_axis.axes.figure.dpi) / 72
+    is_wide = mpl_axis.axis_name == "x"
     points = float(box.width if is_wide else box.height) / dots
     decade, size = points / math.log10(high / low), float(RC["xtick.labelsize"])
 
@@ -282,7 +284,7 @@ def _named(own: Any) -> list[float]:
     def is_clear(one: float, two: float) -> bool:
         return abs(math.log10(one / two)) * decade >= half(one) + half(two)
 
-    ticks = [float(value) for value in own.get_majorticklocs() if low <= value <= high]
+    ticks = [float(value) for value in mpl_axis.get_majorticklocs() if low <= value <= high]
     named: list[float] = []
     for value in sorted(ticks, key=lambda v: (abs(math.log10(v) % 1 - 0.5) < 0.499, v)):
         if all(is_clear(value, other) for other in named):
@@ -348,15 +350,17 @@ def _heat(axes: "Axes", mark: Heat, panel: Panel) -> Any:
         interpolation="nearest",
     )
     font = 7.5 if len(mark.rows) <= _MANY else 5.5
-    for own, names in ((axes.xaxis, mark.columns), (axes.yaxis, mark.rows)):
-        own.set_ticks(range(len(names)), [shorten(name, 20) for name in names], parse_math=False)
-        own.set_tick_params(labelsize=font, length=0)
+    for mpl_axis, names in ((axes.xaxis, mark.columns), (axes.yaxis, mark.rows)):
+        mpl_axis.set_ticks(
+            range(len(names)), [shorten(name, 20) for name in names], parse_math=False
+        )
+        mpl_axis.set_tick_params(labelsize=font, length=0)
     axes.xaxis.set_tick_params(labelrotation=90)
     axes.spines[:].set_visible(False)
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
     bar.outline.set_visible(False)
     places = colour_ticks([math.log10(low), math.log10(high)])
-    bar.set_ticks(places, labels=[short(place, 2).removeprefix("1 × ") for place in places])
+    bar.set_ticks(places, labels=[short(tick, 2).removeprefix("1 × ") for tick in places])
     bar.minorticks_off()
     bar.set_label(mark.label, parse_math=False)
     return image
@@ -386,17 +390,23 @@ def _rule(axes: "Axes", mark: Rule, panel: Panel) -> None:
     tint = colour(mark.colour)
     if mark.upright:
         axes.axvline(mark.at, color=tint, lw=0.7, ls=":")
-        place, where = (mark.at, 1.0), axes.get_xaxis_transform()
+        position, where = (mark.at, 1.0), axes.get_xaxis_transform()
         # A letter alone cannot be read when it is turned.
         turned: dict[str, Any] = {"rotation": 90 if len(mark.text) > 1 else 0}
         turned |= {"ha": "right", "va": "top"}
     else:
         axes.axhline(mark.at, color=tint, lw=0.7, ls=":")
-        place, where = (1.0, mark.at), axes.get_yaxis_transform()
+        position, where = (1.0, mark.at), axes.get_yaxis_transform()
         turned = {"ha": "right", "va": "bottom"}
     if mark.text:
         axes.text(
-            *place, mark.text, transform=where, color=tint, fontsize=7, parse_math=False, **turned
+            *position,
+            mark.text,
+            transform=where,
+            color=tint,
+            fontsize=7,
+            parse_math=False,
+            **turned,
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from eigenscape.report._marks import (
+from eigenscape.records import (
     Band,
     Bars,
     Colour,
@@ -22,11 +22,13 @@ from eigenscape.report._marks import (
     Points,
     Raster,
     Rule,
+    colour_ticks,
     ends,
     raster_limits,
+    short,
+    shorten,
 )
-from eigenscape.report._numbers import colour_ticks, short
-from eigenscape.report._style import DARK, HEAT_DARK, HEAT_LIGHT, LIGHT, colour, shorten
+from eigenscape.report._style import DARK, HEAT_DARK, HEAT_LIGHT, LIGHT, colour
 
 Plot = dict[str, Any]
 
@@ -58,7 +60,7 @@ def palettes(pictures: Sequence[Picture]) -> dict[str, dict[str, str]]:
     }
     themes = {}
     for theme, roles, heat in (("light", LIGHT, HEAT_LIGHT), ("dark", DARK, HEAT_DARK)):
-        places = {_name(place): colour(place, dark=theme == "dark") for place in used}
+        places = {_name(token): colour(token, dark=theme == "dark") for token in used}
         stops = {f"heat{i}": stop for i, stop in enumerate(heat)}
         themes[theme] = roles | places | stops
     return themes
@@ -100,7 +102,7 @@ def _axis(panel: Panel, side: str) -> Plot:
         out["autorange"] = "reversed"
     if axis.ticks is not None:
         out |= {
-            "tickvals": [place for place, _ in axis.ticks],
+            "tickvals": [position for position, _ in axis.ticks],
             "ticktext": [_escaped(shorten(name)) for _, name in axis.ticks],
         }
     elif axis.log:
@@ -241,8 +243,8 @@ def _heat(
         "ygap": 1,
         "colorbar": {
             "title": {"text": _escaped(mark.label), "side": "right"},
-            "tickvals": [math.log10(place) for place in places],
-            "ticktext": [short(place, 2).removeprefix("1 × ") for place in places],
+            "tickvals": [math.log10(tick) for tick in places],
+            "ticktext": [short(tick, 2).removeprefix("1 × ") for tick in places],
             "thickness": 12,
             "outlinewidth": 0,
         },
@@ -275,13 +277,13 @@ def _raster(
 def _rule(
     mark: Rule, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
 ) -> None:
-    own, other = ("x", "y") if mark.upright else ("y", "x")
+    side, other = ("x", "y") if mark.upright else ("y", "x")
     axis = panel.x if mark.upright else panel.y
     shapes.append(
         {
             "type": "line",
-            f"{own}0": mark.at,
-            f"{own}1": mark.at,
+            f"{side}0": mark.at,
+            f"{side}1": mark.at,
             f"{other}0": 0,
             f"{other}1": 1,
             f"{other}ref": "paper",
@@ -291,7 +293,7 @@ def _rule(
     if mark.text:
         notes.append(
             {
-                own: math.log10(mark.at) if axis.log else mark.at,
+                side: math.log10(mark.at) if axis.log else mark.at,
                 other: 1,
                 f"{other}ref": "paper",
                 "text": _lines(mark.text),

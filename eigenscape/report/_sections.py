@@ -4,18 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eigenscape.analyses import (
-    Analysis,
-    GradientOverlap,
-    LayerCurvature,
-    MatrixSpectrum,
-    Outliers,
-)
+from eigenscape.analyses import Analysis, GradientOverlap, LayerCurvature, MatrixSpectrum, Outliers
 from eigenscape.linalg import BlockNorms
-from eigenscape.records import Record
-from eigenscape.report._marks import Picture, Table
-from eigenscape.report._numbers import seconds, short
-from eigenscape.report._pictures import pictures_of
+from eigenscape.records import Picture, Record, Table, seconds, short
 
 
 @dataclass(frozen=True)
@@ -113,16 +104,16 @@ def _error(stderr: float) -> str:
 
 def sections_of(analysis: Analysis) -> list[Section]:
     """Return every figure of an analysis with its words, in the report's order."""
-    whole = Section("whole", "The whole matrix")
+    whole_matrix = Section("whole", "The whole matrix")
     layers = Section("layer-by-layer", "Layer by layer")
     cost = Section("cost-section", "What it cost")
     homes = {"layers": layers, "kronecker": layers, "input-output-spectra": layers}
     homes |= {"block-norms": layers, "cost": cost}
     words = _words_of(analysis)
-    for picture in pictures_of(analysis):
+    for picture in analysis.pictures():
         block = Block(picture, words[picture.name])
-        homes.get(picture.name, whole).blocks.append(block)
-    return [section for section in (whole, layers, cost) if section.blocks]
+        homes.get(picture.name, whole_matrix).blocks.append(block)
+    return [section for section in (whole_matrix, layers, cost) if section.blocks]
 
 
 def _words_of(analysis: Analysis) -> dict[str, Words]:
@@ -323,14 +314,14 @@ def failures_of(analysis: Analysis) -> Table:
 
 def tests_of(analysis: Analysis) -> Table:
     """Return what the comparison of each matrix with differences of the function said."""
-    parts: dict[str, Record | None] = {
-        LETTERS.get(part.matrix, part.matrix): part for part in analysis.spectra()
+    records: dict[str, Record | None] = {
+        LETTERS.get(record.matrix, record.matrix): record for record in analysis.spectra()
     }
-    parts["blocks of layers"] = analysis.layers
-    parts["norms between layers"] = analysis.blocks
-    parts["H of other samples"] = analysis.other_samples
-    there = {name: part for name, part in parts.items() if part is not None}
-    rows = [(name, test) for name, part in there.items() for test in part.self_tests]
+    records["blocks of layers"] = analysis.layers
+    records["norms between layers"] = analysis.blocks
+    records["H of other samples"] = analysis.other_samples
+    there = {name: record for name, record in records.items() if record is not None}
+    rows = [(name, test) for name, record in there.items() for test in record.self_tests]
     return {
         "matrix": [name for name, _ in rows],
         "verdict": [test.verdict for _, test in rows],

@@ -6,7 +6,7 @@ stay apart for readers with any common kind of colour blindness; the dark theme 
 
 from typing import Any
 
-from eigenscape.report._marks import Colour
+from eigenscape.records import Colour
 
 LIGHT = {
     "ink": "#1f2933",
@@ -46,7 +46,7 @@ DARK = LIGHT | {
     "seventh": "#b9c0c7",
     "warning": "#f5b041",
 }
-SERIES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
+
 
 # From the first layer to the last: dark blue to yellow in print, never too near the paper's colour.
 _RAMP_LIGHT = ("#2c2a6b", "#2d5f8f", "#26908c", "#4fb26a", "#b9a920")
@@ -105,9 +105,9 @@ def colour(which: Colour, *, dark: bool = False) -> str:
     return ramp(_RAMP_DARK if dark else _RAMP_LIGHT, which)
 
 
-def ramp(stops: tuple[str, ...], place: float) -> str:
+def ramp(stops: tuple[str, ...], fraction: float) -> str:
     """Return the colour at a place from 0 to 1 between evenly spaced stops."""
-    position = min(max(place, 0.0), 1.0) * (len(stops) - 1)
+    position = min(max(fraction, 0.0), 1.0) * (len(stops) - 1)
     left = min(int(position), len(stops) - 2)
     share = position - left
     mixed = [
@@ -117,29 +117,4 @@ def ramp(stops: tuple[str, ...], place: float) -> str:
         )
         for i in (1, 3, 5)
     ]
-    return "#" + "".join(f"{part:02x}" for part in mixed)
-
-
-def places(count: int) -> list[float]:
-    """Return the places of `count` layers on the ramp."""
-    return [i / (count - 1) if count > 1 else 0.0 for i in range(count)]
-
-
-def shorten(name: str, limit: int = 24) -> str:
-    """Cut the middle out of a long name, whose ends say most.
-
-    Args:
-        name: The name.
-        limit: Most characters to keep.
-
-    Returns:
-        The name, or its two ends around "…".
-
-    Examples:
-        >>> shorten("encoder.layers.11.attention.output.dense", 16)
-        'encoder.…t.dense'
-    """
-    if len(name) <= limit:
-        return name
-    left = limit // 2
-    return f"{name[:left]}…{name[len(name) - (limit - left - 1) :]}"
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)

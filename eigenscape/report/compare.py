@@ -20,14 +20,21 @@ from eigenscape.analyses import (
     spectral_distance,
 )
 from eigenscape.errors import InvalidArgumentError, WrongTypeError
-from eigenscape.linalg import SpectralDensity
-from eigenscape.records import Columns, Record, Status
-from eigenscape.report._marks import Axis, Band, Line, Mark, Panel, Picture
-from eigenscape.report._pictures import pictures_of
-from eigenscape.report._spectra import density_marks, heights, is_zero
-from eigenscape.report._style import SERIES
-from eigenscape.report._values import table_of
-from eigenscape.report.runs import Run, read_run
+from eigenscape.linalg import SpectralDensity, density_marks, heights, is_zero
+from eigenscape.records import (
+    SERIES,
+    Axis,
+    Band,
+    Columns,
+    Line,
+    Mark,
+    Panel,
+    Picture,
+    Record,
+    Status,
+    table_of,
+)
+from eigenscape.runs import Run, read_run
 
 _Part = TypeVar("_Part")
 _MOST_VECTORS = 10  # of the eigenspaces that are compared where the number of classes is unknown
@@ -53,9 +60,27 @@ class Comparison(Record):
     def columns(self) -> Columns:
         """Return one row for each quantity, one column for each run."""
         table: dict[str, Iterable[object]] = {"quantity": self.quantities}
-        for place, name in enumerate(self.names):
-            table[name] = [row[place] for row in self.values]
+        for column, name in enumerate(self.names):
+            table[name] = [row[column] for row in self.values]
         return table
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return the densities of all runs on one pair of axes."""
+        floor, top = heights([density for density in self.densities if density is not None])
+        marks: list[Mark] = []
+        for number, (name, density) in enumerate(zip(self.names, self.densities, strict=True)):
+            if density is None or is_zero(density):
+                continue
+            colour, again = SERIES[number % len(SERIES)], number >= len(SERIES)
+            for mark in density_marks(density, floor, colour, name):
+                if isinstance(mark, Line):
+                    marks.append(Line(mark.x, mark.y, colour, name, again, mark.hover, name))
+                elif isinstance(mark, Band):
+                    marks.append(mark)
+        x = Axis("|λ| + ε", log=True, limits=None if marks else (0.1, 1.0))
+        axes = (x, Axis("density of log |λ|", log=True, limits=(floor, top)))
+        panel = Panel(marks, *axes)
+        return (Picture("comparison", "Hessian spectra", [panel], table_of(self), pick=True),)
 
 
 def compare(runs: Sequence[Run | Analysis | str | os.PathLike[str]]) -> Comparison:
@@ -109,25 +134,6 @@ def compare(runs: Sequence[Run | Analysis | str | os.PathLike[str]]) -> Comparis
     )
 
 
-@pictures_of.register
-def _(record: Comparison) -> list[Picture]:
-    floor, top = heights([density for density in record.densities if density is not None])
-    marks: list[Mark] = []
-    for number, (name, density) in enumerate(zip(record.names, record.densities, strict=True)):
-        if density is None or is_zero(density):
-            continue
-        colour, again = SERIES[number % len(SERIES)], number >= len(SERIES)
-        for mark in density_marks(density, floor, colour, name):
-            if isinstance(mark, Line):
-                marks.append(Line(mark.x, mark.y, colour, name, again, mark.hover, name))
-            elif isinstance(mark, Band):
-                marks.append(mark)
-    x = Axis("|λ| + ε", log=True, limits=None if marks else (0.1, 1.0))
-    axes = (x, Axis("density of log |λ|", log=True, limits=(floor, top)))
-    panel = Panel(marks, *axes)
-    return [Picture("comparison", "Hessian spectra", [panel], table_of(record), pick=True)]
-
-
 def _read(run: object, number: int) -> tuple[str, Analysis]:
     if isinstance(run, str | os.PathLike):
         run = read_run(run)
@@ -144,11 +150,11 @@ def _read(run: object, number: int) -> tuple[str, Analysis]:
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     """Number the names that stand more than once, and leave "quantity" to the first column."""
-    found: list[str] = []
+    numbered: list[str] = []
     for number, name in enumerate(names, 1):
         clash = names.count(name) > 1 or name == "quantity"
-        found.append(f"{name} ({number})" if clash else name)
-    return tuple(found)
+        numbered.append(f"{name} ({number})" if clash else name)
+    return tuple(numbered)
 
 
 Row = tuple[str, list[float | None]]
@@ -171,10 +177,10 @@ def _scalars(analyses: Sequence[Analysis]) -> list[Row]:
         "standard error of the norm": lambda H: H.frobenius_stderr,
     }
     of_outliers: dict[str, Callable[[Outliers], float | None]] = {
-        "outliers": lambda found: float(found.num_outliers)
+        "outliers": lambda outliers: float(outliers.num_outliers)
     }
     of_overlap: dict[str, Callable[[GradientOverlap], float | None]] = {
-        "share of the gradient in the top eigenvectors": lambda found: _last(found.shares)
+        "share of the gradient in the top eigenvectors": lambda overlap: _last(overlap.shares)
     }
     return [
         *_rows([a.point for a in analyses], of_point),
@@ -185,11 +191,11 @@ def _scalars(analyses: Sequence[Analysis]) -> list[Row]:
 
 
 def _rows(
-    parts: Sequence[_Part | None], measures: Mapping[str, Callable[[_Part], float | None]]
+    records: Sequence[_Part | None], measures: Mapping[str, Callable[[_Part], float | None]]
 ) -> list[Row]:
     """Return a row for each measure; None where a run lacks the part, or nobody knows."""
     return [
-        (name, [None if part is None else _known(measure(part)) for part in parts])
+        (name, [None if record is None else _known(measure(record)) for record in records])
         for name, measure in measures.items()
     ]
 

@@ -1,23 +1,39 @@
 """Draw a record with matplotlib: what `record.plot()` does."""
 
-from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from eigenscape.errors import WrongTypeError
+from eigenscape.errors import EigenscapeError, WrongTypeError
+from eigenscape.records import Picture, Record
 from eigenscape.report._matplotlib import draw_panel, fill_figure, size_of, style
-from eigenscape.report._pictures import pictures_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@singledispatch
+def pictures_of(record: Any) -> tuple[Picture, ...]:
+    """Return the pictures of a record, the main one first.
+
+    Raises:
+        EigenscapeError: If it is no record, or has none.
+    """
+    what = type(record).__name__
+    if not isinstance(record, Record):
+        raise EigenscapeError(f"`draw(record)` must be a record of this package; got {what}.")
+    pictures = record.pictures()
+    if not pictures:
+        raise EigenscapeError(
+            f"`draw(record)` has no picture of a {what}. Use `record.to_frame()` and plot its "
+            "columns, or define `pictures` in its class."
+        )
+    return pictures
+
+
 def draw(record: Any, ax: "Axes | None" = None) -> "Axes":
     """Draw a record.
 
     Certificates are part of the picture: residuals are error bars, densities have a band of two
     standard errors. An analysis is drawn as the spectrum of its Hessian; `write_figures` draws
-    everything it has. `draw.register` adds a kind of record of your own.
+    everything it has. A record of your own is drawn if it defines `pictures`.
 
     Args:
         record: Any record that this package returns from a computation.
@@ -34,7 +50,7 @@ def draw(record: Any, ax: "Axes | None" = None) -> "Axes":
     Examples:
         >>> import torch
         >>> from eigenscape.linalg import eigsh
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> axes = draw(eigsh(Dense(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), num_pairs=2))
         >>> axes.get_ylabel()
         'eigenvalue λ'

@@ -4,11 +4,9 @@ import os
 from functools import partial
 from pathlib import Path
 
-from eigenscape.files import write_with
-from eigenscape.records import Record
-from eigenscape.report._marks import Picture
+from eigenscape.records import Picture, Record, write_with
 from eigenscape.report._matplotlib import make_figure, style
-from eigenscape.report._pictures import pictures_of
+from eigenscape.report.draw import pictures_of
 
 _DPI = 150
 ENDINGS = ("png", "pdf")
@@ -32,19 +30,19 @@ def write_figures(record: Record, folder: str | os.PathLike[str]) -> list[Path]:
     Examples:
         >>> import torch
         >>> from eigenscape.linalg import eigsh
-        >>> from eigenscape.operators import Dense
+        >>> from eigenscape.operator import Dense
         >>> pairs = eigsh(Dense(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), num_pairs=2)
         >>> [path.name for path in write_figures(pairs, "figures")]
         ['eigenvalues.png', 'eigenvalues.pdf']
     """
     pictures = pictures_of(record)
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    return [path for picture in pictures for path in _write(picture, place)]
+    directory = Path(folder)
+    directory.mkdir(parents=True, exist_ok=True)
+    return [path for picture in pictures for path in _write(picture, directory)]
 
 
-def _write(picture: Picture, place: Path) -> list[Path]:
-    paths = [place / f"{picture.name}.{ending}" for ending in ENDINGS]
+def _write(picture: Picture, directory: Path) -> list[Path]:
+    paths = [directory / f"{picture.name}.{ending}" for ending in ENDINGS]
     figure = make_figure(picture)
 
     def save(file: Path, ending: str) -> None:

@@ -4,21 +4,16 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
 from eigenscape.analyses import Analysis
 from eigenscape.errors import WrongTypeError
-from eigenscape.files import write_bytes
-from eigenscape.records import Record
+from eigenscape.records import Record, Table, seconds, short, size, table_of, write_bytes
 from eigenscape.report._definitions import DEFINITIONS, NAMES
-from eigenscape.report._folder import FIGURES
-from eigenscape.report._marks import Table
-from eigenscape.report._numbers import seconds, short, size
-from eigenscape.report._pictures import pictures_of
 from eigenscape.report._plotly import palettes, plots
-from eigenscape.report._provenance import commit, device_of, now, seconds_of, versions
 from eigenscape.report._sections import (
     Block,
     Card,
@@ -31,18 +26,43 @@ from eigenscape.report._sections import (
     tests_of,
 )
 from eigenscape.report.figures import ENDINGS
-from eigenscape.report.study_result import StudyResult
-from eigenscape.train import Training
+from eigenscape.runs import FIGURES, commit, device_of, kind_of, now, seconds_of, versions
 
 _HERE = Path(__file__).parent
 _SHOWN = 20
 _ROWS = 200  # of tables that stand alone
+_MOST_CARDS = 8
 _ERRORS = ("residual", "s.e.", "stderr")
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """Everything that the template lays out."""
+class Sheet:
+    """A table that stands alone, after the figures.
+
+    Attributes:
+        key: Its anchor.
+        title: What it shows.
+        table: Columns of equal length.
+    """
+
+    key: str
+    title: str
+    table: Table
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that the template lays out.
+
+    Attributes:
+        title: What the page is about.
+        kicker: What kind of page it is.
+        facts: Facts for its head, by name.
+        findings: Sentences.
+        cards: Key numbers.
+        sections: Figures with their words.
+        sheets: Tables after the figures.
+    """
 
     title: str
     kicker: str
@@ -50,26 +70,22 @@ class _Parts:
     findings: Sequence[str]
     cards: list[Card]
     sections: list[Section]
-
-
-def has_report(record: Record) -> bool:
-    """Say whether there is a report of this kind of record."""
-    return isinstance(record, Analysis | Training | StudyResult)
+    sheets: list[Sheet] = field(default_factory=list)
 
 
 def write_report(
-    analysis: Record,
+    record: Record,
     path: str | os.PathLike[str],
     *,
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the report of an analysis, a training or a study as one self-contained HTML file.
+    """Write the page of a record as one self-contained HTML file.
 
     It holds plotly.js itself (about 5 MB) and loads nothing. Where `figures/` stands beside it, as
     in a run folder, each figure links to its PNG and PDF.
 
     Args:
-        analysis: The result of `analyze`, of `fit` or of a study.
+        record: Any record; that of `analyze` has words around each figure.
         path: The file to write; its folder is made if it is not there.
         settings: Plain values to note under "Provenance", e.g. the command line.
 
@@ -77,106 +93,73 @@ def write_report(
         The path.
 
     Raises:
-        WrongTypeError: If it is another kind of record.
+        WrongTypeError: If it is no record.
     """
-    if not isinstance(analysis, Analysis | Training | StudyResult):
+    if not isinstance(record, Record):
         raise WrongTypeError(
-            f"`write_report(analysis)` must be an analysis, a training or a study; got "
-            f"{type(analysis).__name__}. `write_figures` draws other records."
+            f"`write_report(record)` must be a record; got {type(record).__name__}."
         )
-    place = Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(analysis, Analysis):
-        parts = _analysis_parts(analysis)
-    elif isinstance(analysis, Training):
-        parts = _small_parts(analysis)
-    else:
-        parts = _study_parts(analysis)
-    html = _render(parts, analysis, place.parent, dict(settings or {}))
-    write_bytes(place, html.encode())
-    return place
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    html = _render(page_of(record), record, file.parent, dict(settings or {}))
+    write_bytes(file, html.encode())
+    return file
 
 
-def _analysis_parts(analysis: Analysis) -> _Parts:
-    return _Parts(
+@singledispatch
+def page_of(record: Record) -> Page:
+    """Return the page of a record; `page_of.register` gives a class of records one of its own."""
+    words = Words("", f"{short(record.num_products)} products", str(record.status))
+    kind = " ".join(kind_of(record).split("-"))
+    blocks = [
+        Block(picture, replace(words, shows=picture.shows or f"{picture.title}."))
+        for picture in record.pictures()
+    ]
+    return Page(
+        title=str(getattr(record, "title", "") or kind.capitalize()),
+        kicker="Report",
+        facts={},
+        findings=record.remarks(),
+        cards=_cards_of_values(record),
+        sections=[Section("figures", "Figures", blocks)] if blocks else [],
+        sheets=[Sheet("numbers", "Numbers", table_of(record))],
+    )
+
+
+def _cards_of_values(record: Record) -> list[Card]:
+    """Return the numbers of a record that has one row of them."""
+    table = table_of(record)
+    if any(len(column) != 1 for column in table.values()):
+        return []
+    return [
+        Card(name.replace("_", " "), short(value))
+        for name, (value,) in table.items()
+        if isinstance(value, int | float)
+    ][:_MOST_CARDS]
+
+
+@page_of.register
+def _(analysis: Analysis) -> Page:
+    return Page(
         title=analysis.title or "Curvature",
         kicker="Curvature report",
         facts=facts_of(analysis),
         findings=analysis.findings,
         cards=cards_of(analysis),
         sections=sections_of(analysis),
+        sheets=[
+            Sheet("failed", "What failed", failures_of(analysis)),
+            Sheet("self-test", "Is it the matrix of your function?", tests_of(analysis)),
+        ],
     )
 
 
-def _small_parts(training: Training) -> _Parts:
-    cards = [Card("epochs", short(training.epochs_done)), Card("seeds", short(len(training.seeds)))]
-    for name in ("train_loss", "train_accuracy", "test_loss", "test_accuracy"):
-        curve = getattr(training, name)
-        if curve is not None and curve.numel():
-            known = curve[~curve.isnan().any(1)] if curve.ndim == 2 else curve
-            if len(known):
-                spread = f"{short(float(known[-1].min()), 3)} to {short(float(known[-1].max()), 3)}"
-                note = spread if len(training.seeds) > 1 else ""
-                value = short(float(known[-1].mean()))
-                cards.append(Card(f"last {name.replace('_', ' ')}", value, note))
-    shows = "Loss and accuracy after each epoch, one curve a seed."
-    wall = f"{seconds(training.seconds)} on {training.device}"
-    words = Words(shows, wall, training.status.text, bool(training.status))
-    blocks = [Block(picture, words) for picture in pictures_of(training)]
-    return _Parts(
-        "Training",
-        "Training report",
-        {"recipe": training.recipe},
-        [training.status.text],
-        cards,
-        [Section("course", "Course of the training", blocks)],
-    )
-
-
-def _study_parts(result: StudyResult) -> _Parts:
-    words = [finding.verdict for finding in result.findings]
-    cards = [Card(word, short(words.count(word))) for word in dict.fromkeys(sorted(words))]
-    cards.append(Card("scale", result.scale))
-    wall = f"{seconds(result.seconds or None)} on {result.device}"
-    blocks = [
-        Block(picture, Words(picture.shows or picture.title, wall, "; ".join(picture.notes)))
-        for picture in result.pictures
-    ]
-    return _Parts(
-        title=result.title,
-        kicker=f"{result.paper}, {result.where}",
-        facts={name: str(value) for name, value in result.settings.items()},
-        findings=[result.status.text, *result.notes],
-        cards=cards,
-        sections=[Section("figures", "Figures", blocks)],
-    )
-
-
-def _sheets(record: Record) -> list[dict[str, Any]]:
-    """Return the tables after the figures: a study's, or what failed and what was tested."""
-    sheets: list[tuple[str, str, Table]] = []
-    if isinstance(record, Analysis):
-        sheets = [("failed", "What failed", failures_of(record))]
-        sheets.append(("self-test", "Is it the matrix of your function?", tests_of(record)))
-    if isinstance(record, StudyResult):
-        claims = {name: list(column) for name, column in record.columns().items()}
-        sheets = [("claims", "Claims of the paper", claims)] if record.findings else []
-        sheets += [
-            (s.name, s.title, {n: list(c) for n, c in s.columns.items()}) for s in record.sheets
-        ]
-    return [
-        {"key": key, "title": title, "cells": cells(table, shown=_ROWS)}
-        for key, title, table in sheets
-        if any(table.values())
-    ]
-
-
-def _render(parts: _Parts, record: Record, folder: Path, settings: dict[str, Any]) -> str:
+def _render(page: Page, record: Record, folder: Path, settings: dict[str, Any]) -> str:
     """Fill the template; everything that comes from records is escaped by it."""
     import jinja2
     from plotly.offline import get_plotlyjs
 
-    pictures = [block.picture for section in parts.sections for block in section.blocks]
+    pictures = [block.picture for section in page.sections for block in section.blocks]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -185,20 +168,24 @@ def _render(parts: _Parts, record: Record, folder: Path, settings: dict[str, Any
         undefined=jinja2.StrictUndefined,
     )
     used = {
-        key for section in parts.sections for block in section.blocks for key in block.words.keys
+        key for section in page.sections for block in section.blocks for key in block.words.keys
     }
     return environment.get_template("report.html").render(
-        parts=parts,
+        parts=page,
         sections=[
             {"key": section.key, "title": section.title, "figures": _figures(section, folder)}
-            for section in parts.sections
+            for section in page.sections
         ],
         record=record,
-        poor=_doubts(parts.sections),
+        poor=_doubts(page.sections),
         failed=list(record.failures) if isinstance(record, Analysis) else [],
         untested=record.remarks()[1:] if isinstance(record, Analysis) else [],
         layers=_layer_table(record),
-        sheets=_sheets(record),
+        sheets=[
+            {"key": sheet.key, "title": sheet.title, "cells": cells(sheet.table, shown=_ROWS)}
+            for sheet in page.sheets
+            if any(sheet.table.values())
+        ],
         definitions=[d for d in DEFINITIONS if isinstance(record, Analysis) or d.key in used],
         provenance=_provenance(record),
         settings={name: json.dumps(value, ensure_ascii=False) for name, value in settings.items()},
@@ -216,11 +203,11 @@ def _render(parts: _Parts, record: Record, folder: Path, settings: dict[str, Any
 
 def _figures(section: Section, folder: Path) -> list[dict[str, Any]]:
     """Return what the template needs of each figure."""
-    found = []
+    entries = []
     for block in section.blocks:
         picture = block.picture
         files = [f"{FIGURES}/{picture.name}.{ending}" for ending in ENDINGS]
-        found.append(
+        entries.append(
             {
                 "name": picture.name,
                 "title": picture.title,
@@ -237,7 +224,7 @@ def _figures(section: Section, folder: Path) -> list[dict[str, Any]]:
                 "open": picture.name == "cost",
             }
         )
-    return found
+    return entries
 
 
 def cells(table: Table, shown: int = _SHOWN) -> dict[str, Any]:
@@ -291,14 +278,14 @@ def _doubts(sections: Sequence[Section]) -> list[tuple[str, str, str]]:
 
 
 def _provenance(record: Record) -> dict[str, str]:
-    found = {name: version for name, version in versions().items()}
+    packages = {name: version for name, version in versions().items()}
     facts = {
         "written": now().replace("T", " ").replace("+00:00", " UTC"),
         "device": device_of(record),
         "seed": str(record.seed),
         "products": short(record.num_products),
         "time": seconds(seconds_of(record)),
-        **found,
+        **packages,
     }
     if (head := commit()) is not None:
         facts["commit"] = head

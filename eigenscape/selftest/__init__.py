@@ -4,17 +4,13 @@ This room knows no models: it compares what automatic differentiation says along
 differences of what the function gives at points of that line.
 """
 
-from eigenscape.records import Check as Check
-from eigenscape.records import SelfTest as SelfTest
 from eigenscape.selftest.differences import Difference as Difference
 from eigenscape.selftest.differences import central_difference as central_difference
 from eigenscape.selftest.moving import displaced as displaced
 from eigenscape.selftest.verdict import compare as compare
 
 __all__ = [
-    "Check",
     "Difference",
-    "SelfTest",
     "central_difference",
     "compare",
     "displaced",

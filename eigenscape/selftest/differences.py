@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Rounding errors of values are some roundings of their size.
+# The rounding error of a function value, in units of eps times its norm.
 _ROUNDINGS = 8.0
 
 
@@ -77,21 +77,21 @@ def central_difference(
         if before is not None:
             columns = zip(slope.split(split), before.split(split), bend.split(split), strict=True)
             now = [
-                (part, max(float((part - old).norm()), float(sides.norm()), rounding))
-                for part, old, sides in columns
+                (estimate, max(float((estimate - old).norm()), float(sides.norm()), rounding))
+                for estimate, old, sides in columns
             ]
             if best is not None:
                 # Two coarse steps may be near each other and far from what finer ones show.
                 best = [
-                    (part, max(error, float((part - finer).norm()) - rounding))
-                    for (part, error), (finer, _) in zip(best, now, strict=True)
+                    (estimate, max(error, float((estimate - finer).norm()) - rounding))
+                    for (estimate, error), (finer, _) in zip(best, now, strict=True)
                 ]
             best = now if best is None else list(map(_better, best, now))
-            if all(error <= goal * float(part.norm()) for part, error in best):
+            if all(error <= goal * float(estimate.norm()) for estimate, error in best):
                 break
         before = slope
-    parts, errors = zip(*(best or []), strict=True)
-    return Difference(torch.cat(parts), torch.tensor(errors, dtype=torch.float64))
+    estimates, errors = zip(*(best or []), strict=True)
+    return Difference(torch.cat(estimates), torch.tensor(errors, dtype=torch.float64))
 
 
 def _better(one: tuple[Tensor, float], other: tuple[Tensor, float]) -> tuple[Tensor, float]:

@@ -52,7 +52,7 @@ def compare(
     slope = central_difference(function, steps, eps=eps, goal=least, sizes=sizes)
     theirs = believed.detach().double().flatten()
     split = list(sizes or [theirs.numel()])
-    parts = zip(
+    compared = zip(
         slope.value.split(split),
         theirs.split(split),
         slope.errors.tolist(),
@@ -62,7 +62,7 @@ def compare(
     )
     checks = [
         _check(name, one, other, error + rounding, least, scale)
-        for one, other, error, rounding, scale in parts
+        for one, other, error, rounding, scale in compared
     ]
     resolved = [check for check in checks if check.is_resolved]
     if not resolved:

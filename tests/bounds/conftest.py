@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenscape.bounds._steps import Steps
-from eigenscape.losses import CrossEntropy
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
 
 
 @dataclass

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from eigenscape.bounds import _bases
 from eigenscape.bounds._bases import _eigh
-from eigenscape.dense import eigh
+from eigenscape.device import eigh
 
 
 def deficient(n: int = 9, rank: int = 3, dead: tuple[int, ...] = (1, 6)) -> Tensor:

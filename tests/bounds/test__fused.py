@@ -15,8 +15,7 @@ from eigenscape.bounds import BoundRecipe, _fused, bound_recipe, make_posterior
 from eigenscape.bounds import _steps as module
 from eigenscape.bounds._steps import Steps, is_fused
 from eigenscape.bounds._task import Task
-from eigenscape.losses import CrossEntropy
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAMES = ("θ", "ϱ", "mean squares of θ", "mean square of ϱ", "sums")
@@ -208,7 +207,7 @@ def test_which_steps_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_fused(BoundRecipe(covariance="full", refresh_every=None), on_gpu)
     assert not is_fused(plain, torch.zeros((), dtype=torch.float32))  # not on a CPU
     with monkeypatch.context() as patch:
-        patch.setattr("eigenscape.train.engine.find_spec", lambda _: None)  # no Triton
+        patch.setattr("eigenscape.parallel.cuda_graphs.find_spec", lambda _: None)  # no Triton
         assert not is_fused(plain, on_gpu)
     on_gpu.dtype = torch.float64
     assert not is_fused(plain, on_gpu)

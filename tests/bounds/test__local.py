@@ -7,14 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eigenscape.bounds import bound_recipe, certify, make_posterior, optimise_posterior
+from eigenscape.bounds import LayerBasis, bound_recipe, certify, make_posterior, optimise_posterior
 from eigenscape.bounds._local import OutputNoise, _Noise
 from eigenscape.bounds._task import working_risk
 from eigenscape.bounds.optimise import _Session
-from eigenscape.bounds.posterior import LayerBasis
 from eigenscape.errors import UnsupportedModelError
-from eigenscape.losses import CrossEntropy
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from tests.bounds.conftest import Problem, trained
 
 

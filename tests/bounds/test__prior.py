@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eigenscape.bounds import (
+    BoundRecipe,
     NetworkCertificate,
     Posterior,
     certify,
@@ -18,9 +19,8 @@ from eigenscape.bounds import (
     optimise_posterior,
     pac_bayes_bound,
 )
-from eigenscape.bounds.recipe import BoundRecipe
 from eigenscape.errors import FileError, InvalidArgumentError
-from eigenscape.report import read_run
+from eigenscape.runs import read_run
 from tests.bounds.conftest import Problem
 
 

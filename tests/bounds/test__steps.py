@@ -13,9 +13,8 @@ from eigenscape.bounds._steps import Steps
 from eigenscape.bounds._task import Task, working_risk
 from eigenscape.bounds.optimise import _Session
 from eigenscape.errors import InvalidArgumentError, SubstitutionWarning
-from eigenscape.losses import CrossEntropy
-from eigenscape.risk import EmpiricalRisk
-from eigenscape.train import engine
+from eigenscape.parallel import cuda_graphs
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from tests.bounds.conftest import Problem
 
 
@@ -161,7 +160,7 @@ def test_recording_leaves_no_trace(problem: Problem, monkeypatch: pytest.MonkeyP
         made.append(work)
         return work
 
-    monkeypatch.setattr(engine, "_captured", captured)
+    monkeypatch.setattr(cuda_graphs, "_captured", captured)
     runs = [session(problem, refresh_every=1) for _ in range(2)]
     runs[1]._steps._use_graphs = True
     for run in runs:
@@ -184,7 +183,7 @@ def test_what_cannot_be_recorded_runs_step_by_step(
         work()
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(engine, "_captured", refused)
+    monkeypatch.setattr(cuda_graphs, "_captured", refused)
     runs = [session(problem) for _ in range(2)]
     runs[1]._steps._use_graphs = True
     runs[0]._run_epoch(0, 0.01)

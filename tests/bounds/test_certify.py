@@ -30,12 +30,10 @@ from eigenscape.errors import (
     InvalidArgumentError,
     ShapeError,
 )
-from eigenscape.losses import BinaryCrossEntropy, CrossEntropy
-from eigenscape.progress import Progress
-from eigenscape.records import Status
-from eigenscape.report import read_run
-from eigenscape.risk import EmpiricalRisk
-from eigenscape.train import mixed_seed
+from eigenscape.parallel import mixed_seed
+from eigenscape.records import Progress, Status
+from eigenscape.risk import BinaryCrossEntropy, CrossEntropy, EmpiricalRisk
+from eigenscape.runs import read_run
 from tests.bounds.conftest import Problem
 
 DELTA = 0.05

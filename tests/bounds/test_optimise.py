@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from eigenscape.bounds import (
     BoundRecipe,
+    PosteriorFit,
     bound_recipe,
     certify,
     gaussian_kl,
@@ -20,18 +21,16 @@ from eigenscape.bounds import (
     optimise_posterior,
 )
 from eigenscape.bounds._task import Task, working_risk
-from eigenscape.bounds.optimise import PosteriorFit, _Session
+from eigenscape.bounds.optimise import _Session
 from eigenscape.errors import (
     CheckpointError,
     ConvergenceWarning,
     InvalidArgumentError,
     UnsupportedModelError,
 )
-from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from eigenscape.progress import Progress
-from eigenscape.records import pack, unpack
-from eigenscape.risk import EmpiricalRisk
-from eigenscape.train import epoch_order
+from eigenscape.parallel import epoch_order
+from eigenscape.records import Progress, pack, unpack
+from eigenscape.risk import BinaryCrossEntropy, CrossEntropy, EmpiricalRisk, SquaredError
 from tests.bounds.conftest import Problem, trained
 
 SHORT = dict(epochs=6, batch_size=40, learning_rate=0.02, drop_every=4, refresh_every=2)

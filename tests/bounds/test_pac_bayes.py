@@ -34,8 +34,8 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.records import pack, unpack
-from eigenscape.studies._wu_bounds_claims import EXAMPLES
-from eigenscape.studies._wu_bounds_claims import TABLE_9 as PRINTED
+from eigenscape_papers.wu._table_9 import EXAMPLES
+from eigenscape_papers.wu._table_9 import TABLE_9 as PRINTED
 
 # Wu, Table 9: network, method, bound, KL, SNN loss, ½ log λ. δ = 0.025, b = 100, c = 0.1. The loss
 # is the one after the Monte-Carlo step.

@@ -9,13 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from eigenscape.bounds import (
-    Basis,
-    Posterior,
-    basis_curvature,
-    layer_basis,
-    make_posterior,
-)
+from eigenscape.bounds import Basis, Posterior, basis_curvature, layer_basis, make_posterior
+from eigenscape.curvature import GaussNewton, LayerHessian, OutputHessian
 from eigenscape.errors import (
     FileError,
     InvalidArgumentError,
@@ -24,9 +19,7 @@ from eigenscape.errors import (
     UnknownNameError,
     UnsupportedModelError,
 )
-from eigenscape.losses import CrossEntropy, SquaredError
-from eigenscape.operators import GaussNewton, LayerHessian, OutputHessian
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import CrossEntropy, EmpiricalRisk, SquaredError
 from tests.bounds.conftest import Problem
 
 KINDS = ("standard", "kronecker", "exact")

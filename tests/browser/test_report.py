@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from eigenscape.report import save_run, write_report
+from eigenscape.report import write_report
+from eigenscape.runs import save_run
 from tests.report import samples
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 from typer.testing import CliRunner, Result
 
-from eigenscape.cli import app
+from eigenscape.cli.app import app
 
 NET = """
 import torch
@@ -80,10 +80,7 @@ def printed(_finished: Path) -> str:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save runs without figures and report, which take most of the time."""
-    from eigenscape.report import runs
-
-    monkeypatch.setattr(runs, "_has_pictures", lambda record: False)
-    monkeypatch.setattr(runs, "has_report", lambda record: False)
+    monkeypatch.setattr("eigenscape.report.write_files", lambda record, folder, settings: None)
 
 
 @pytest.fixture

@@ -9,9 +9,7 @@ from torch import nn
 
 from eigenscape.cli._subject import LOSSES, choose_loss, describe_loss
 from eigenscape.errors import EigenscapeError, InvalidArgumentError, UnknownNameError
-from eigenscape.losses import CallableLoss, CrossEntropy, SquaredError
-from eigenscape.model_loss import ModelLoss
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import CallableLoss, CrossEntropy, EmpiricalRisk, ModelLoss, SquaredError
 from tests.cli.conftest import Cli
 from tests.oracles.labelled import EncoderDecoder, TinyForCausalLM, TokenNet, text
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from eigenscape import analyses
 from eigenscape.records import Status
-from eigenscape.report import read_run
+from eigenscape.runs import read_run
 from tests.cli.conftest import NET, QUICK, Cli
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -144,7 +144,7 @@ class _Terminal:
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     """Let Ctrl-C come when a stage of the analysis has begun."""
-    from eigenscape.analyses import _stages
+    from eigenscape.analyses.whole import _stages
 
     real = _stages.StageStore.run
 

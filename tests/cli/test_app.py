@@ -1,13 +1,17 @@
 import re
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from eigenscape.cli._progress import Watch
 from eigenscape.cli._screen import Screen
-from eigenscape.progress import Progress
+from eigenscape.cli.app import add_verbs
+from eigenscape.records import Progress
 from tests.cli.conftest import QUICK, Cli
 
 VERBS = (
@@ -34,7 +38,7 @@ def test_help_of_all_verbs_imports_nothing_heavy() -> None:
     code = f"""
 import sys
 from typer.testing import CliRunner
-from eigenscape.cli import app
+from eigenscape.cli.app import app
 for words in {[(), *COMMANDS]!r}:
     result = CliRunner().invoke(app, [*words, "--help"])
     assert result.exit_code == 0, words
@@ -43,6 +47,31 @@ assert not found, found
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def with_verbs(*points: EntryPoint) -> typer.Typer:
+    command_line = typer.Typer()
+    command_line.command()(lambda: None)
+    add_verbs(command_line, points)
+    return command_line
+
+
+def test_verbs_of_a_package_that_is_not_installed_say_how_to_get_it() -> None:
+    result = CliRunner().invoke(with_verbs(), ["study", "wu-rank", "--scale", "paper"])
+    assert result.exit_code == 2
+    assert "`eigenscape study` comes with `pip install eigenscape-papers`." in result.stderr
+    assert "study" not in CliRunner().invoke(with_verbs(), ["--help"]).stdout
+
+
+def test_a_verb_that_cannot_be_loaded_is_listed_and_breaks_nothing() -> None:
+    broken = EntryPoint("surprise", "no_such_module:verb", "eigenscape.verbs")
+    group = EntryPoint("data", "eigenscape_papers.cli.data:app", "eigenscape.verbs")
+    command_line = with_verbs(broken, group)
+    assert "surprise" in CliRunner().invoke(command_line, ["--help"]).stdout
+    result = CliRunner().invoke(command_line, ["surprise"])
+    assert result.exit_code == 2
+    assert "is not available: ModuleNotFoundError" in result.stderr
+    assert CliRunner().invoke(command_line, ["data", "list", "--help"]).exit_code == 0
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -85,7 +114,7 @@ def test_unexpected_errors_give_3_and_advice(cli: Cli, monkeypatch: pytest.Monke
     def fail(*_: object) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr("eigenscape.data.names", fail)
+    monkeypatch.setattr("eigenscape_papers.datasets.names", fail)
     result = cli("data", "list")
     assert result.exit_code == 3
     assert "Unexpected KeyError: 'surprise'" in result.stderr
@@ -107,7 +136,7 @@ def test_interruption_gives_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("eigenscape.data.names", interrupt)
+    monkeypatch.setattr("eigenscape_papers.datasets.names", interrupt)
     assert cli("data", "list").exit_code == 130
 
 

@@ -8,9 +8,8 @@ from eigenscape.bounds import NetworkCertificate
 from eigenscape.cli._subject import load_data, load_model
 from eigenscape.cli.bound import find_prior, learning_rate
 from eigenscape.errors import InvalidArgumentError
-from eigenscape.losses import CrossEntropy
-from eigenscape.report import read_run
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
+from eigenscape.runs import read_run
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

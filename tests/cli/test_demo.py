@@ -3,14 +3,14 @@ from pathlib import Path
 import pytest
 
 from eigenscape.cli import demo
-from eigenscape.report import read_run
+from eigenscape.runs import read_run
 from tests.cli.conftest import Cli
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> None:
     """Make the demo a matter of seconds."""
-    monkeypatch.setattr(demo, "MODEL", "one-hidden-2")
+    monkeypatch.setattr(demo, "MODEL", "F-2")
     monkeypatch.setattr(demo, "EPOCHS", 2)
     monkeypatch.setattr(demo, "BUDGET", "quick")
 
@@ -19,7 +19,7 @@ def test_the_demo_trains_and_says_what_it_found(cli: Cli, small: None) -> None:
     result = cli("demo")
     assert result.exit_code == 0, result.output
     assert "PyTorch" in result.stdout.splitlines()[0]
-    for words in ("Trained one-hidden-2 on digits: 2 epochs", "test accuracy", "- The loss is"):
+    for words in ("Trained F-2 on digits: 2 epochs", "test accuracy", "- The loss is"):
         assert words in result.stdout
     assert read_run("runs/demo").settings["verb"] == "demo"
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from eigenscape.report import read_run
+from eigenscape.runs import read_run
 from tests.cli.conftest import Cli
 
 

@@ -4,7 +4,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from eigenscape.records import Record
-from eigenscape.report import read_run, save_run
+from eigenscape.runs import read_run, save_run
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

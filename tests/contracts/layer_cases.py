@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from eigenscape.losses import CrossEntropy
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
 
 X = torch.randn(11, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.arange(11) % 3

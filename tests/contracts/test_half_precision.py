@@ -8,13 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eigenscape.errors import (
-    InvalidArgumentError,
-    UnsupportedModelError,
-)
-from eigenscape.losses import CrossEntropy
-from eigenscape.operators import Hessian, LayerHessian
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.curvature import Hessian, LayerHessian
+from eigenscape.errors import InvalidArgumentError, UnsupportedModelError
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from tests.small_net import X, Y, close, flat_gradient, net, oracle
 
 X32 = (X.float(), Y)

@@ -4,6 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from eigenscape.curvature import Hessian, KroneckerHessian, LayerHessian
+from eigenscape.curvature.layers import costs as _layer_costs
+from eigenscape.curvature.layers import factors as _layer_factors
+from eigenscape.curvature.layers.costs import Place, Sizes, Work, stored_candidates
+from eigenscape.curvature.layers.plan import Candidate, choose
+from eigenscape.curvature.products import plan as _product_plan
 from eigenscape.errors import (
     InvalidArgumentError,
     NonFiniteError,
@@ -11,19 +17,8 @@ from eigenscape.errors import (
     UnsupportedModelError,
 )
 from eigenscape.linalg import certify, eigsh
-from eigenscape.losses import CrossEntropy, SquaredError
-from eigenscape.operators import (
-    Hessian,
-    KroneckerHessian,
-    LayerHessian,
-    _layer_costs,
-    _layer_factors,
-    _product_plan,
-)
-from eigenscape.operators._layer_costs import Place, Sizes, Work, stored_candidates
-from eigenscape.operators._layer_plan import Candidate, choose
-from eigenscape.operators._machine import machine_of
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.parallel.machine import machine_of
+from eigenscape.risk import CrossEntropy, EmpiricalRisk, SquaredError
 from eigenscape.testing import check_operator
 from tests.contracts.layer_cases import X, Y, image_risk
 from tests.oracles.memory import peak_bytes
@@ -293,7 +288,7 @@ def test_predicted_memory_is_what_is_taken(risk_of, sizes, representation: str) 
     vector = torch.randn(operator.space.size)
     taken = peak_bytes(lambda: operator @ vector)
     predicted = operator.plan.candidate(representation).peak
-    assert taken >= 20e6
+    assert taken >= 15e6
     assert abs(predicted - taken) <= 0.25 * taken, (predicted, taken)
     assert f"at most {predicted / 2**20:.3g}" in operator.plan.explain()
 

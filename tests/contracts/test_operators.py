@@ -11,13 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigenscape import operators
-from eigenscape.errors import SubstitutionWarning, UnsupportedModelError, WrongTypeError
-from eigenscape.losses import BinaryCrossEntropy, CallableLoss, CrossEntropy, SquaredError
-from eigenscape.operators import (
+from eigenscape import curvature as operators
+from eigenscape.curvature import (
     ClassGradients,
     ClassKronecker,
-    Dense,
     Fisher,
     GaussNewton,
     Hessian,
@@ -27,7 +24,15 @@ from eigenscape.operators import (
     OutputHessian,
     Residual,
 )
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.errors import SubstitutionWarning, UnsupportedModelError, WrongTypeError
+from eigenscape.operator import Dense
+from eigenscape.risk import (
+    BinaryCrossEntropy,
+    CallableLoss,
+    CrossEntropy,
+    EmpiricalRisk,
+    SquaredError,
+)
 from eigenscape.testing import check_operator, matrix_with_spectrum
 from tests.cases import BATCH_SIZES, TABLE, Case, N, case, rows_of
 
@@ -52,10 +57,10 @@ def test_the_helper_sees_a_difference() -> None:
 
 
 def test_every_operator_has_its_contract_here() -> None:
-    checked = {Dense, Fisher, GaussNewton, Hessian, KroneckerHessian, LayerHessian, Residual}
+    checked = {Fisher, GaussNewton, Hessian, KroneckerHessian, LayerHessian, Residual}
     checked |= {ClassKronecker, KhatriRao}
     # One is of outputs, not of parameters, the other several matrices at once: their contracts are
-    # in tests/operators.
+    # in tests/curvature.
     elsewhere = {OutputHessian, ClassGradients}
     assert {getattr(operators, name) for name in operators.__all__} == checked | elsewhere
 

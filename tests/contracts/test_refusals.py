@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from eigenscape.curvature import GaussNewton, Hessian
 from eigenscape.errors import (
     EmptySelectionError,
     NonDeterministicRiskError,
@@ -20,9 +21,7 @@ from eigenscape.errors import (
     UnsupportedModelError,
     WrongTypeError,
 )
-from eigenscape.losses import CrossEntropy, SquaredError
-from eigenscape.operators import GaussNewton, Hessian
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import CrossEntropy, EmpiricalRisk, SquaredError
 from eigenscape.testing import dense_hessian
 from tests.cases import mlp
 from tests.small_net import LOADER, X, Y, close, net, oracle

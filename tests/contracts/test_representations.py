@@ -12,16 +12,15 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
+from eigenscape.curvature import Fisher, GaussNewton, Hessian, Residual
+from eigenscape.curvature.products.linearised import Program
+from eigenscape.curvature.products.plan import Work, plan_products
 from eigenscape.errors import InvalidArgumentError, SubstitutionWarning, UnsupportedModelError
 from eigenscape.linalg import eigsh
-from eigenscape.losses import CrossEntropy
-from eigenscape.operators import Fisher, GaussNewton, Hessian, Residual
-from eigenscape.operators._linearised import Program
-from eigenscape.operators._product_plan import Work, plan_products
-from eigenscape.operators._staged import Staged
-from eigenscape.operators._trace_passes import _is_pointwise, _is_view, smallest_cut
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape.testing import check_operator
+from eigenscape.tracing.passes import _is_pointwise, _is_view, smallest_cut
+from eigenscape.tracing.staged import Staged
 from tests.cases import TABLE, case, mlp
 from tests.oracles.memory import Live
 
@@ -151,10 +150,10 @@ def test_a_product_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UnsupportedModelError, match="disagrees with double backward"):
         Hessian(c.risk(), representation="linearised") @ torch.ones(c.hessian().shape[0]).double()
     monkeypatch.setattr(
-        "eigenscape.operators._network_operator.plan_products",
+        "eigenscape.curvature.network_operator.plan_products",
         lambda work, count, device: plan_products(Work(1e12, 1e9, 1, 1), count, device),
     )
-    monkeypatch.setattr("eigenscape.operators._network_operator._TINY_BYTES", 0)
+    monkeypatch.setattr("eigenscape.curvature.network_operator._TINY_BYTES", 0)
     H = Hessian(c.risk())
     assert H.plan.chosen != "graph"
     with pytest.warns(SubstitutionWarning, match="disagrees with double backward"):
@@ -212,10 +211,10 @@ def test_models_that_cannot_be_traced_are_multiplied_by_graphs(
     risk = risk_of(model, batch_size=4)
     expected = Hessian(risk, representation="graph").to_dense()
     monkeypatch.setattr(
-        "eigenscape.operators._network_operator.plan_products",
+        "eigenscape.curvature.network_operator.plan_products",
         lambda work, count, device: plan_products(Work(1e12, 1e9, 1, 1), count, device),
     )
-    monkeypatch.setattr("eigenscape.operators._network_operator._TINY_BYTES", 0)
+    monkeypatch.setattr("eigenscape.curvature.network_operator._TINY_BYTES", 0)
     H = Hessian(risk)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -320,7 +319,7 @@ def test_recomputing_changes_no_bit_and_keeps_less(
     v = torch.randn(risk.space.size, generator=GENERATOR, dtype=torch.float64)
     found = {}
     for again in (1 / 4, 4.0):  # as a rule, and never but for views
-        monkeypatch.setattr("eigenscape.operators._staged._AGAIN", again)
+        monkeypatch.setattr("eigenscape.tracing.staged._AGAIN", again)
         A = operator(risk, representation="linearised")
         found[again] = (A @ v, A.kept_bytes)
     assert torch.equal(found[1 / 4][0], found[4.0][0])

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGE = "eigenscape"
+PACKAGE, GUEST = "eigenscape", "eigenscape_papers"
+FOLDERS = {PACKAGE: ROOT, GUEST: ROOT / "papers"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 FENCE = re.compile(r"^```python[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
@@ -95,13 +96,14 @@ def test_scripts_of_the_gallery_are_the_code_of_their_pages() -> None:
 # --- examples in docstrings ----------------------------------------------------------------------
 
 
-def modules() -> list[str]:
-    """List the modules of the package, found by their files and without importing them."""
-    names = [PACKAGE]
-    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    return sorted(set(names))
+def modules(package: str | None = None) -> list[str]:
+    """List the modules of a package, or of both, by their files and without importing them."""
+    names = set()
+    for name, folder in FOLDERS.items():
+        for path in (folder / name).rglob("*.py") if package in (None, name) else ():
+            parts = path.relative_to(folder).with_suffix("").parts
+            names.add(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return sorted(names)
 
 
 @pytest.mark.parametrize("name", modules())
@@ -114,10 +116,11 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
             fail_if_wrong(test)
 
 
-def test_modules_are_those_that_python_finds() -> None:
-    package = importlib.import_module(PACKAGE)
-    found = {info.name for info in pkgutil.walk_packages(package.__path__, f"{PACKAGE}.")}
-    assert set(modules()) == found | {PACKAGE}
+@pytest.mark.parametrize("name", FOLDERS)
+def test_modules_are_those_that_python_finds(name: str) -> None:
+    package = importlib.import_module(name)
+    known = {info.name for info in pkgutil.walk_packages(package.__path__, f"{name}.")}
+    assert set(modules(name)) == known | {name}
 
 
 # --- the reference -------------------------------------------------------------------------------
@@ -153,7 +156,7 @@ def resolve(target: str) -> object:
     return getattr(importlib.import_module(module), name)
 
 
-@pytest.mark.parametrize("room", ["analyses", "linalg", "operators"])
+@pytest.mark.parametrize("room", ["analyses", "linalg", "curvature"])
 def test_reference_of_room_is_its_public_names(room: str, reference: dict[str, str]) -> None:
     module = importlib.import_module(f"{PACKAGE}.{room}")
     listed = targets(reference[f"reference/{room}.md"])
@@ -187,8 +190,10 @@ def test_every_described_name_exists(reference: dict[str, str]) -> None:
 def test_names_are_read_from_source() -> None:
     front = ast.parse("from eigenscape.linalg.eigsh import eigsh\n__all__ = ['eigsh', 'other']\n")
     assert HOOK.exported_names(front) == {"eigsh": "eigenscape.linalg.eigsh", "other": ""}
-    stub = ast.parse("from eigenscape import data as data\nfrom eigenscape.risk import B as B\n")
-    assert HOOK.stub_names(stub) == {"B": "eigenscape.risk", "data": "eigenscape"}
+    stub = ast.parse(
+        "from eigenscape import data as data\nfrom eigenscape.risk.empirical_risk import B as B\n"
+    )
+    assert HOOK.stub_names(stub) == {"B": "eigenscape.risk.empirical_risk", "data": "eigenscape"}
     plain = ast.parse("import torch\nclass A: ...\ndef f(): ...\ndef _g(): ...\n")
     assert HOOK.exported_names(plain) == {"A": "", "f": ""}
 
@@ -204,7 +209,11 @@ def test_the_first_page_lists_every_lesson() -> None:
 def test_pages_name_tests_that_exist(path: str) -> None:
     page = (ROOT / "docs" / path).read_text(encoding="utf-8")
     named = set(re.findall(r"`(test_\w+)`", page))
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    sources = [
+        path.read_text(encoding="utf-8")
+        for folder in ("tests", "papers/tests")
+        for path in (ROOT / folder).rglob("test_*.py")
+    ]
     defined = set(re.findall(r"def (test_\w+)\(", "\n".join(sources)))
     assert len(named) > 15
     assert named <= defined, sorted(named - defined)

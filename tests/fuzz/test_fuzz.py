@@ -15,11 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from eigenscape.curvature import Fisher, GaussNewton, Hessian, Residual
 from eigenscape.errors import EigenscapeError
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from eigenscape.operators import Dense, Fisher, GaussNewton, Hessian, Residual
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.operator import Dense, LinearOperator
+from eigenscape.risk import BinaryCrossEntropy, CrossEntropy, EmpiricalRisk, SquaredError
 from eigenscape.space import Block, ParamSpace
 from eigenscape.testing import dense_hessian
 

@@ -11,35 +11,30 @@ import pytest
 import torch
 
 import eigenscape as es
-from eigenscape.train import SGD, Recipe, fit
+from eigenscape.analyses import eigenspace_overlap
+from eigenscape.zoo import Digits, build, load_digits, train
 
 C = 10
 SEEDS = (0, 1, 2)
 
 
 @pytest.fixture(scope="module")
-def digits() -> es.data.DataSet:
-    return es.data.load("digits", normalise="unit")
-
-
-def build(seed: int) -> torch.nn.Module:
-    return es.models.build("F-100", input_shape=(1, 8, 8), num_classes=C, seed=seed)
+def digits() -> Digits:
+    return load_digits()
 
 
 @pytest.fixture(scope="module")
-def networks(digits: es.data.DataSet) -> list[torch.nn.Module]:
-    recipe = Recipe(
-        epochs=10,
-        batch_size=64,
-        optimizer=SGD(learning_rate=0.05, momentum=0.9, weight_decay=1e-3),
-    )
-    training = fit(build, digits, recipe, seeds=SEEDS)
-    assert training.status
-    return [training.load_into(build(0), seed) for seed in SEEDS]
+def networks(digits: Digits) -> list[torch.nn.Module]:
+    trained = []
+    for seed in SEEDS:
+        model = build("F-100", input_shape=(1, 8, 8), num_classes=C, seed=seed)
+        assert train(model, digits, seed=seed).status
+        trained.append(model)
+    return trained
 
 
 @pytest.fixture(scope="module")
-def analyses(digits: es.data.DataSet, networks: list[torch.nn.Module]) -> list[es.Analysis]:
+def analyses(digits: Digits, networks: list[torch.nn.Module]) -> list[es.Analysis]:
     risks = [es.EmpiricalRisk(net, es.CrossEntropy(), digits) for net in networks]
     return [es.analyze(risk, budget="quick") for risk in risks]
 
@@ -63,7 +58,7 @@ def test_gauss_newton_carries_the_outliers(analyses: list[es.Analysis]) -> None:
         top_H, top_G = (s.largest.values[: C - 1] for s in analysis.spectra()[:2])
         assert float(((top_H - top_G).abs() / top_H).max()) < 0.05
         assert analysis.residual.frobenius < 0.3 * analysis.hessian.frobenius
-        overlap = es.eigenspace_overlap(analysis.hessian.largest, analysis.gauss_newton.largest)
+        overlap = eigenspace_overlap(analysis.hessian.largest, analysis.gauss_newton.largest)
         assert float(overlap.overlaps[C - 2]) > 0.95
 
 
@@ -110,7 +105,7 @@ def test_layers_have_the_papers_names_and_shapes(analyses: list[es.Analysis]) ->
 
 
 def test_ragged_batches_change_nothing(
-    digits: es.data.DataSet, networks: list[torch.nn.Module], analyses: list[es.Analysis]
+    digits: Digits, networks: list[torch.nn.Module], analyses: list[es.Analysis]
 ) -> None:
     risk = es.EmpiricalRisk(networks[0], es.CrossEntropy(), digits, batch_size=500)  # … and 437
     ragged = es.analyze(risk, budget="quick")

@@ -7,8 +7,11 @@ import torch
 from torch import nn
 
 import eigenscape as es
-from eigenscape.analyses.attribution import _rotation
+from eigenscape.analyses import eigenspace_overlap, matrix_spectrum, outliers, point
 from eigenscape.records import pack
+from eigenscape.structure import class_span
+from eigenscape_papers.papyan import separation
+from eigenscape_papers.papyan.attribution import _rotation
 from tests.small_net import X, Y
 
 pytestmark = pytest.mark.gpu
@@ -38,20 +41,20 @@ def test_an_analysis_agrees_with_the_cpu() -> None:
 
 def test_single_questions_answer_on_the_device() -> None:
     risk = es.EmpiricalRisk(network().cuda(), es.CrossEntropy(), (X, Y))
-    spectrum = es.matrix_spectrum(es.GaussNewton(risk), "G", num_pairs=4, num_smallest=0)
-    assert es.outliers(spectrum.largest).values.numel() == 4
-    assert es.gradient_overlap(es.point(risk).gradient, spectrum.largest).shares.numel() == 4
+    spectrum = matrix_spectrum(es.GaussNewton(risk), "G", num_pairs=4, num_smallest=0)
+    assert outliers(spectrum.largest).values.numel() == 4
+    assert es.gradient_overlap(point(risk).gradient, spectrum.largest).shares.numel() == 4
     pairs = es.eigsh(es.LayerHessian(risk, "5"), num_pairs=3)
     kron = es.KroneckerHessian(risk, "5").top_pairs(3)
-    assert 0.0 < float(es.eigenspace_overlap(pairs, kron).overlaps[-1]) <= 1.0 + 1e-9
+    assert 0.0 < float(eigenspace_overlap(pairs, kron).overlaps[-1]) <= 1.0 + 1e-9
     assert torch.isfinite(kron.residuals).all()
 
 
 def test_the_span_of_gradients_is_that_of_the_cpu() -> None:
     model = network().double()
-    here = es.class_span(es.EmpiricalRisk(model, es.CrossEntropy(), (X.double(), Y)))
+    here = class_span(es.EmpiricalRisk(model, es.CrossEntropy(), (X.double(), Y)))
     moved = es.EmpiricalRisk(model.cuda(), es.CrossEntropy(), (X.double(), Y))
-    there = es.class_span(moved)
+    there = class_span(moved)
     torch.testing.assert_close(there.values.cpu(), here.values, rtol=1e-9, atol=1e-14)
     for name in ("class", "cross", "within"):
         ours, theirs = (torch.linalg.eigvalsh(one.part(name).to_dense()) for one in (there, here))
@@ -63,8 +66,8 @@ def test_separation_agrees_with_the_cpu(d: int) -> None:
     y = torch.arange(30) % 7 % 3
     h = torch.randn(30, d, dtype=torch.float64) + 2 * torch.randn(3, d, dtype=torch.float64)[y]
     others = {"one": h + 0.1}, y
-    here = es.separation({"one": h}, y, held_out=others)
-    there = es.separation({"one": h.cuda()}, y.cuda(), held_out=others)
+    here = separation({"one": h}, y, held_out=others)
+    there = separation({"one": h.cuda()}, y.cuda(), held_out=others)
     ours, theirs = here.columns(), there.columns()
     assert ours.pop("layer") == theirs.pop("layer")
     for name, column in ours.items():  # within a mapping `approx` would ask lists to be equal

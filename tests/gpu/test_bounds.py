@@ -20,12 +20,10 @@ from eigenscape.bounds import (
 )
 from eigenscape.bounds._steps import Steps, is_fused
 from eigenscape.bounds._task import Task
+from eigenscape.device import full_precision
 from eigenscape.errors import SubstitutionWarning
-from eigenscape.losses import CrossEntropy
-from eigenscape.precision import full_precision
-from eigenscape.progress import Progress
-from eigenscape.records import pack
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.records import Progress, pack
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
 
 pytestmark = pytest.mark.gpu
 # 90 examples in batches of 20: four steps in one graph, and one of 10 in another.

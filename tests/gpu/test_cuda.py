@@ -19,8 +19,9 @@ from eigenscape import (
     spectral_density,
     trace,
 )
+from eigenscape.curvature.layers import costs as _layer_costs
 from eigenscape.linalg import draw_probes
-from eigenscape.operators import Dense, _layer_costs
+from eigenscape.operator import Dense
 from eigenscape.testing import check_operator, dense_hessian
 
 pytestmark = pytest.mark.gpu
@@ -167,7 +168,7 @@ def test_recorded_products_are_the_same_and_follow_the_parameters(operator: type
 def test_wide_networks_are_multiplied_column_by_column(
     monkeypatch: pytest.MonkeyPatch, batch_size: int | None
 ) -> None:
-    monkeypatch.setattr("eigenscape.operators._risk_operator._CUDA_SHARED_PARAMETERS", 1)
+    monkeypatch.setattr("eigenscape.curvature.risk_operator._CUDA_SHARED_PARAMETERS", 1)
     _, risk, dense = problem(torch.float64, batch_size=batch_size)
     H = Hessian(risk, representation="linearised")
     generator = torch.Generator().manual_seed(0)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from eigenscape import CrossEntropy, EmpiricalRisk, Hessian, KroneckerHessian, LayerHessian
-from eigenscape.distributed import Ranks, join
+from eigenscape.parallel import Ranks, join
 
 pytestmark = pytest.mark.gpu
 

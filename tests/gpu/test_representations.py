@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eigenscape.representations import (
+from eigenscape_papers.representations import (
     initial_dictionary,
     learn_dictionary,
     random_dictionary,

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from eigenscape.linear_operator import LinearOperator, WrappedOperator
-from eigenscape.operators import Dense
+from eigenscape.operator import Dense, LinearOperator, WrappedOperator
 from eigenscape.space import ParamSpace
 from eigenscape.testing import matrix_with_spectrum
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
+from eigenscape.linalg import KINDS, draw_probes
 from eigenscape.linalg._few_samples import Moments, QuadraticSamples, root_of, widening
-from eigenscape.linalg.probes import KINDS, draw_probes
-from eigenscape.operators import Dense
+from eigenscape.operator import Dense
 from tests.linalg.matrices import SPECTRA, with_spectrum
 
 

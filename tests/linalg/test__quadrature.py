@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from eigenscape.linalg import lanczos
 from eigenscape.linalg._quadrature import (
     Rule,
     largest_atoms,
@@ -13,8 +14,7 @@ from eigenscape.linalg._quadrature import (
     sampling_error,
     shares_up_to,
 )
-from eigenscape.linalg.lanczos import lanczos
-from eigenscape.operators import Dense
+from eigenscape.operator import Dense
 from tests.linalg.matrices import SPECTRA
 
 STEPS = 9

@@ -15,10 +15,9 @@ from eigenscape.errors import (
     NotSymmetricError,
     UnknownNameError,
 )
-from eigenscape.linalg.density import Kernel, SpectralDensity, spectral_density
-from eigenscape.linalg.eigsh import eigsh
-from eigenscape.operators import Dense
-from eigenscape.progress import Progress
+from eigenscape.linalg import Kernel, SpectralDensity, eigsh, spectral_density
+from eigenscape.operator import Dense
+from eigenscape.records import Progress
 from tests.linalg.matrices import SPECTRA, Counting, with_spectrum
 
 

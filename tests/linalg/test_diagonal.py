@@ -10,10 +10,10 @@ from eigenscape.errors import (
     ShapeError,
     WrongTypeError,
 )
+from eigenscape.linalg import diagonal
 from eigenscape.linalg._few_samples import widening
-from eigenscape.linalg.diagonal import diagonal
-from eigenscape.operators import Dense
-from eigenscape.progress import Progress
+from eigenscape.operator import Dense
+from eigenscape.records import Progress
 from tests.linalg.matrices import SPECTRA, Counting, nan_operator, with_spectrum
 
 NUM_SEEDS = 300

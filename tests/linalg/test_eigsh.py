@@ -25,12 +25,10 @@ from eigenscape.errors import (
     UnknownNameError,
     WrongTypeError,
 )
-from eigenscape.linalg import _basis
-from eigenscape.linalg._basis import Basis
-from eigenscape.linalg.eigsh import eigsh
-from eigenscape.linalg.pairs import WHICH, EigenPairs
-from eigenscape.operators import Dense
-from eigenscape.progress import Progress
+from eigenscape.linalg import WHICH, _krylov, eigsh
+from eigenscape.linalg._krylov import Basis
+from eigenscape.operator import Dense
+from eigenscape.records import EigenPairs, Progress
 from tests.linalg.matrices import Counting, Diagonal, nan_operator, with_spectrum
 
 
@@ -349,7 +347,7 @@ def test_rows_pass_through_the_device_in_chunks(
         plain = eigsh(A, **options)
     assert plain.num_products > 2 * 16  # it restarts
     assert seen.bytes >= 12 * n * 8  # the mode can see a whole basis
-    monkeypatch.setattr(_basis, "CHUNK_BYTES", rows * n * 8 + 5)
+    monkeypatch.setattr(_krylov, "CHUNK_BYTES", rows * n * 8 + 5)
     for place in ("host", tmp_path):
         with Basis(A, 16, place) as basis, LargestOperand(n) as seen:
             basis.append(torch.eye(n)[:13])

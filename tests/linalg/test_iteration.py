@@ -10,10 +10,9 @@ from eigenscape.errors import (
     ShapeError,
     WrongTypeError,
 )
-from eigenscape.linalg.eigsh import eigsh
-from eigenscape.linalg.iteration import power_iteration, subspace_iteration
-from eigenscape.operators import Dense
-from eigenscape.progress import Progress
+from eigenscape.linalg import eigsh, power_iteration, subspace_iteration
+from eigenscape.operator import Dense
+from eigenscape.records import Progress
 from tests.linalg.matrices import Counting, nan_operator, with_spectrum
 
 SPECTRUM = torch.cat([torch.tensor([-9.0, 6.0, -4.0, 3.0]), torch.linspace(-1, 1, 36)]).to(

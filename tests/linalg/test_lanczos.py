@@ -17,9 +17,9 @@ from eigenscape.errors import (
     NotSymmetricError,
     ShapeError,
 )
-from eigenscape.linalg.lanczos import LanczosRun, lanczos
-from eigenscape.operators import Dense
-from eigenscape.progress import Progress
+from eigenscape.linalg import LanczosRun, lanczos
+from eigenscape.operator import Dense
+from eigenscape.records import Progress
 from tests.linalg.matrices import SPECTRA, Counting, Diagonal, nan_operator, with_spectrum
 
 
@@ -196,7 +196,7 @@ def test_killed_at_any_step_it_resumes_to_the_same_bits(
 SCRIPT = """
 import os, signal, sys, torch
 from eigenscape.linalg import lanczos
-from eigenscape.operators import Dense
+from eigenscape.operator import Dense
 torch.set_num_threads(1)
 g = torch.Generator().manual_seed(0)
 M = torch.randn(80, 80, generator=g, dtype=torch.float64)

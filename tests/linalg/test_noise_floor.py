@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from eigenscape.curvature import GaussNewton, Hessian, LayerHessian
 from eigenscape.errors import (
     InvalidArgumentError,
     NonFiniteError,
@@ -13,11 +14,9 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.linalg import NoiseFloor, certify, eigsh, noise_floor, subspace_iteration
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.losses import CrossEntropy
-from eigenscape.operators import Dense, GaussNewton, Hessian, LayerHessian
+from eigenscape.operator import Dense, LinearOperator
 from eigenscape.records import pack, unpack
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from tests.linalg.matrices import Counting, nan_operator, with_spectrum
 
 MATRIX = with_spectrum([5.0, 3.0, 1.0, 0.5, -0.5, -2.0, 0.1])

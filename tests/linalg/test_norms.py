@@ -10,11 +10,10 @@ from eigenscape.errors import (
     ShapeError,
     WrongTypeError,
 )
-from eigenscape.linalg.norms import block_norms, frobenius_norm, spectral_norm
-from eigenscape.operators import Dense
-from eigenscape.partition import Partition
-from eigenscape.progress import Progress
-from eigenscape.space import Block, ParamSpace
+from eigenscape.linalg import block_norms, frobenius_norm, spectral_norm
+from eigenscape.operator import Dense
+from eigenscape.records import Progress
+from eigenscape.space import Block, ParamSpace, Partition
 from tests.linalg.matrices import SPECTRA, Counting, nan_operator, with_spectrum
 
 NUM_SEEDS = 300

@@ -12,8 +12,8 @@ from eigenscape.errors import (
     UnknownNameError,
     WrongTypeError,
 )
-from eigenscape.linalg.pairs import certify, orthonormal
-from eigenscape.operators import Dense
+from eigenscape.linalg import certify, orthonormal
+from eigenscape.operator import Dense
 from tests.linalg.matrices import Counting, nan_operator, with_spectrum
 
 VALUES = torch.tensor([-7.0, -3.0, -1.0, 0.0, 0.5, 2.0, 4.0, 7.0], dtype=torch.float64)

@@ -10,9 +10,9 @@ from eigenscape.errors import (
     UnknownNameError,
     WrongTypeError,
 )
-from eigenscape.linalg.solve import solve
-from eigenscape.operators import Dense
-from eigenscape.progress import Progress
+from eigenscape.linalg import solve
+from eigenscape.operator import Dense
+from eigenscape.records import Progress
 from tests.linalg.matrices import Counting, nan_operator, with_spectrum
 
 POSITIVE = torch.logspace(0, 3, 40, dtype=torch.float64)

@@ -11,20 +11,19 @@ from eigenscape.errors import (
     UnknownNameError,
     WrongTypeError,
 )
-from eigenscape.linalg._few_samples import widening
-from eigenscape.linalg.probes import draw_probes
-from eigenscape.linalg.trace import (
+from eigenscape.linalg import (
     Hutchinson,
     HutchPlusPlus,
     TraceMethod,
     XTrace,
     block_traces,
+    draw_probes,
     trace,
 )
-from eigenscape.operators import Dense
-from eigenscape.partition import Partition
-from eigenscape.progress import Progress
-from eigenscape.space import Block, ParamSpace
+from eigenscape.linalg._few_samples import widening
+from eigenscape.operator import Dense
+from eigenscape.records import Progress
+from eigenscape.space import Block, ParamSpace, Partition
 from tests.linalg.matrices import SPECTRA, Counting, nan_operator, with_spectrum
 
 METHODS = [Hutchinson(), HutchPlusPlus(), XTrace()]

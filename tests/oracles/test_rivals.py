@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigenscape.losses import CrossEntropy, SquaredError
-from eigenscape.operators import Fisher, GaussNewton, Hessian
-from eigenscape.risk import EmpiricalRisk
+from eigenscape.curvature import Fisher, GaussNewton, Hessian
+from eigenscape.risk import CrossEntropy, EmpiricalRisk, SquaredError
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.arange(12) % 3

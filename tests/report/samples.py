@@ -20,10 +20,10 @@ from eigenscape.analyses import (
     Stage,
 )
 from eigenscape.linalg import BlockNorms, eigsh, frobenius_norm, spectral_density, trace
-from eigenscape.operators import Dense
+from eigenscape.operator import Dense
 from eigenscape.records import Status
 from eigenscape.testing import matrix_with_spectrum
-from eigenscape.train import Training
+from eigenscape_papers.ensemble import Training
 
 GOOD = Status(True, "Everything reached its tolerance.")
 POOR = Status(False, "2 of 5 residuals are above the tolerance. Give more products.")

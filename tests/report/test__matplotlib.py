@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from eigenscape.errors import InvalidArgumentError
-from eigenscape.report import Axis, Line, Panel, Picture, Points, Raster
+from eigenscape.records import Axis, Line, Panel, Picture, Points, Raster
 from eigenscape.report._matplotlib import make_figure
 
 

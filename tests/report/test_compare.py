@@ -77,7 +77,7 @@ def test_names_are_folders_and_stay_distinct(tmp_path: Path) -> None:
 
 
 def test_a_comparison_can_be_saved_and_read(tmp_path: Path) -> None:
-    from eigenscape.report import read_run
+    from eigenscape.runs import read_run
 
     comparison = compare([samples.tiny(), samples.tiny()])
     back = read_run(comparison.save(tmp_path / "c")).record

@@ -24,11 +24,10 @@ from eigenscape.linalg import (
     spectral_norm,
     trace,
 )
-from eigenscape.operators import Dense
-from eigenscape.partition import Partition
+from eigenscape.operator import Dense
 from eigenscape.records import Record
 from eigenscape.report import compare, draw
-from eigenscape.space import ParamSpace
+from eigenscape.space import ParamSpace, Partition
 from tests.report import samples
 
 SPACE = ParamSpace({"a": (4,), "b": (3,), "c": (5,)})
@@ -151,12 +150,3 @@ def test_unknown_records_and_axes_are_refused() -> None:
         draw(3)
     with pytest.raises(WrongTypeError, match="must be matplotlib axes; got Figure"):
         draw(samples.plan(), Figure())
-
-
-def test_kinds_of_your_own_can_be_added() -> None:
-    @dataclasses.dataclass(frozen=True, eq=False)
-    class Own(Record):
-        pass
-
-    draw.register(Own, lambda record, ax=None: "drawn")
-    assert Own(samples.GOOD, 0, 0).plot() == "drawn"

@@ -7,7 +7,7 @@ import torch
 
 from eigenscape.errors import EigenscapeError
 from eigenscape.linalg import eigsh, solve
-from eigenscape.operators import Dense
+from eigenscape.operator import Dense
 from eigenscape.report import write_figures
 from tests.report import samples
 

@@ -11,9 +11,8 @@ import torch
 
 from eigenscape.errors import WrongTypeError
 from eigenscape.linalg import trace
-from eigenscape.operators import Dense
-from eigenscape.report import write_figures, write_report
-from eigenscape.report.page import cells
+from eigenscape.operator import Dense
+from eigenscape.report import cells, write_figures, write_report
 from tests.report import samples
 
 
@@ -159,6 +158,13 @@ def test_tables_show_twenty_rows_and_count_the_rest() -> None:
     assert cells({})["rows"] == []
 
 
-def test_other_records_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongTypeError, match="an analysis, a training or a study; got Trace"):
-        write_report(trace(Dense(torch.eye(2)), num_products=2), tmp_path / "r.html")
+def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrongTypeError, match="must be a record; got dict"):
+        write_report({}, tmp_path / "r.html")
+
+
+def test_every_record_has_a_page(tmp_path: Path) -> None:
+    path = write_report(trace(Dense(torch.eye(2)), num_products=2), tmp_path / "r.html")
+    page = path.read_text(encoding="utf-8")
+    assert "Trace estimate" in page
+    assert "Numbers" in page

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigenscape.selftest import Check, SelfTest, compare, displaced
+from eigenscape.records import Check, SelfTest
+from eigenscape.selftest import compare, displaced
 from tests.oracles.saved_swish import SavedSwish
 
 SETTINGS: dict[torch.dtype, dict[str, Any]] = {

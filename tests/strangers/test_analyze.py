@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import eigenscape as es
 from eigenscape.analyses import plan_analysis
 from eigenscape.errors import SelfTestError, TooLargeError
-from eigenscape.report import compare, read_run
+from eigenscape.report import compare
+from eigenscape.runs import read_run
 from tests.oracles.saved_swish import SavedSwish
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -50,7 +51,7 @@ class Middle(nn.Module):
 
 
 def test_a_layer_that_fails_costs_no_other_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eigenscape.operators import LayerHessian
+    from eigenscape.curvature import LayerHessian
 
     real = LayerHessian.__init__
 
@@ -154,7 +155,7 @@ def test_where_only_the_loss_stands_the_refusal_is_raised() -> None:
 def test_a_failed_part_is_tried_again_and_the_others_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eigenscape.analyses import _parts
+    from eigenscape.analyses.whole import _parts
 
     risk = es.EmpiricalRisk(small(), es.CrossEntropy(), (X, Y))
 
@@ -219,7 +220,7 @@ def test_the_report_shows_what_the_self_test_said(tmp_path: Path) -> None:
 def test_a_plan_beyond_the_memory_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eigenscape.analyses import _machine
+    from eigenscape.analyses.whole import _machine
 
     risk = es.EmpiricalRisk(small(), es.CrossEntropy(), (X, Y))
     plan = plan_analysis(risk, budget="quick")
@@ -256,7 +257,7 @@ def test_many_classes_do_not_multiply_the_cost_and_the_plan_says_so() -> None:
 def test_a_first_look_names_its_samples_and_looks_at_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from eigenscape.analyses import _subsample
+    from eigenscape.analyses.whole import _subsample
 
     risk = es.EmpiricalRisk(small(), es.CrossEntropy(), (X, Y))
     assert plan_analysis(risk, budget="first-look").num_samples is None  # all are quick
@@ -279,8 +280,8 @@ def test_the_command_that_goes_on_does_not_overwrite(
 ) -> None:
     from typer.testing import CliRunner
 
-    from eigenscape.analyses import _stages
-    from eigenscape.cli import app
+    from eigenscape.analyses.whole import _stages
+    from eigenscape.cli.app import app
 
     source = "import torch\nX, Y = torch.randn(9, 3), torch.arange(9) % 2\n"
     source += "def net():\n    return torch.nn.Linear(3, 2)\ndef data():\n    return X, Y\n"

@@ -23,6 +23,7 @@ from eigenscape.linalg import (
     diagonal,
     eigsh,
     frobenius_norm,
+    lanczos,
     noise_floor,
     power_iteration,
     solve,
@@ -31,12 +32,9 @@ from eigenscape.linalg import (
     subspace_iteration,
     trace,
 )
-from eigenscape.linalg.lanczos import lanczos
-from eigenscape.linear_operator import LinearOperator
-from eigenscape.operators import Dense
-from eigenscape.partition import Partition
+from eigenscape.operator import Dense, LinearOperator
 from eigenscape.records import Record
-from eigenscape.space import ParamSpace
+from eigenscape.space import ParamSpace, Partition
 from eigenscape.testing import matrix_with_spectrum
 
 N = 40

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import eigenscape as es
 from eigenscape.analyses import exact_trace
+from eigenscape.curvature import OutputHessian
 from eigenscape.errors import EigenscapeError
-from eigenscape.operators import OutputHessian
 
 N = 12
 QUESTIONS: dict[str, Callable[[es.EmpiricalRisk, str], Tensor]] = {

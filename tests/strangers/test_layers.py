@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 import eigenscape as es
 from eigenscape.analyses import exact_trace
+from eigenscape.curvature import OutputHessian
 from eigenscape.errors import EigenscapeError, EigenscapeWarning, UnsupportedModelError
-from eigenscape.operators import OutputHessian
 from tests.strangers.oracle import Case, direction, gauss_newton_product, hessian_product
 
 N, CLASSES = 10, 3

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import eigenscape as es
+from eigenscape.curvature.products import graphs as _batch_graphs
+from eigenscape.curvature.products import linearised as _linearised
 from eigenscape.errors import SelfTestError, UnsupportedModelError
-from eigenscape.leaves import leaf_copies
-from eigenscape.operators import _batch_graphs, _linearised
+from eigenscape.risk import leaf_copies
 from tests.strangers.named_cases import CASES, Activation, SavesSigmoid, net
 from tests.strangers.oracle import Case, direction
 

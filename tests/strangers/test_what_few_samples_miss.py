@@ -129,3 +129,41 @@ def test_a_penalty_on_padding_is_no_error() -> None:
     X, y = torch.randint(9, (16, 4)), torch.randint(3, (16,))
     risk = es.EmpiricalRisk(model, Loss(model), (X, y), sample_dim=None)
     assert es.Hessian(risk).self_test.verdict == "passed"
+
+
+class WithPenalty(nn.Module):
+    """A small penalty on the weights inside the loss."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        penalty = sum(p.square().sum() for p in self.model.parameters())
+        return nn.functional.mse_loss(output, target) + 1e-4 * penalty
+
+
+@pytest.mark.filterwarnings("ignore::eigenscape.errors.SubstitutionWarning")
+def test_the_block_of_a_layer_holds_a_penalty_that_float32_would_hide() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).float()
+    X, y = 30 * torch.randn(20, 3).float(), torch.randn(20, 2).float()
+    risk = es.EmpiricalRisk(model, WithPenalty(model), (X, y), sample_dim=None)
+    layer = es.LayerHessian(risk, "2")
+    v = torch.ones(layer.shape[0]).float()
+    expected = es.Hessian(risk)[risk.space.block("2")] @ v
+    torch.testing.assert_close(layer @ v, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_samples_that_hardly_matter_and_see_each_other_are_noticed_in_float32() -> None:
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(2, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x)
+            return 10.0 + 0.1 * (h - h.mean(0))
+
+    X, y = torch.randn(8, 2).float(), torch.zeros(8, 3).float()
+    with pytest.raises(InvalidArgumentError, match="cannot be cut"):
+        es.EmpiricalRisk(Centred().float(), es.SquaredError(), (X, y), batch_size=2)

@@ -1,0 +1,1 @@
+"""Of whole networks."""

@@ -1,0 +1,1 @@
+"""How one layer is represented: factors, dense, tail."""

@@ -1,0 +1,1 @@
+"""How a whole network is multiplied: kept graphs, one trace."""

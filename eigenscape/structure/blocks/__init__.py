@@ -1,0 +1,1 @@
+"""Blocks of a matrix: norms, spectra, preconditioning."""

@@ -1,0 +1,1 @@
+"""Classes and cross-classes."""

@@ -1,0 +1,331 @@
+"""Dong App. A, beyond the paper: what makes the blocks of a deeper network stand out?
+
+Letters: n_l the width of layer l, C the number of classes, r the ratio of Dong's figures: mean
+squared norm of a layer's off-diagonal blocks over that of its diagonal ones, a block for each
+output. 1 where there are no blocks.
+
+The paper conjectures that in deeper networks the fan-out of a layer decides. In a random network
+the block of units i and j goes with w_iᵀ K w_j, w_i the weights out of unit i and K made of all
+that follows. So r is about ‖K‖²/tr(K)², one over the effective rank of a product of random
+matrices: Σ 1/n over all widths behind the layer, C among them. The narrowest one decides.
+"""
+
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eigenscape.records import Axis, Line, Mark, Panel, Picture, Points
+from eigenscape.risk import CrossEntropy, EmpiricalRisk, SquaredError
+from eigenscape_papers.datasets import DataSet, load
+from eigenscape_papers.dong.blocks_study import LOSSES
+from eigenscape_papers.dong.clusters_study import WORDS, targets_of
+from eigenscape_papers.dong.sweeps import fan_out, layer_ratio, vocabulary
+from eigenscape_papers.ensemble import Adam, Recipe, fit
+from eigenscape_papers.runner import (
+    Measured,
+    Outcome,
+    Setting,
+    Study,
+    Workshop,
+    rounded,
+    sheet,
+)
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "ReLU": nn.ReLU,
+    "GELU": nn.GELU,
+    "tanh": nn.Tanh,
+    "none": nn.Identity,
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network of the sweep over factors.
+
+    Attributes:
+        depth: Hidden layers.
+        width: Units in each.
+        activation: A key of the activations.
+        loss: "ce" or "mse".
+        noise: Share of the labels that is random.
+        clusters: Clusters of the inputs; None for digits.
+    """
+
+    depth: int = 2
+    width: int = 16
+    activation: str = "ReLU"
+    loss: str = "ce"
+    noise: float = 0.0
+    clusters: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """r of the first hidden, last hidden and output layer: (2, seeds, 3), start and end."""
+
+    factor: str
+    value: str
+    ratios: Tensor
+
+    def mean(self, stage: int, layer: int = 0) -> float:
+        return float(self.ratios[stage, :, layer].log().mean().exp())
+
+
+def measure(setting: Setting, workshop: Workshop) -> Outcome:
+    """Sweep widths of random networks, factors of trained ones, and a transformer's vocabulary."""
+    options = setting.options
+    measured, widths_picture, widths_table = fan_out(options, workshop)
+    known: dict[Network, Tensor] = {}  # the usual network has its place in every factor
+    trained = []
+    for factor, value, network in _networks(options):
+        if network not in known:
+            known[network] = _ratios(options, workshop, network)
+        trained.append(_Found(factor, value, known[network]))
+    measured |= _factor_numbers(trained)
+    more, words_picture, words_table = vocabulary(options, workshop)
+    names = ["factor", "value"]
+    for when in ("start", "end"):
+        names += [f"{layer}, {when}" for layer in ("first layer", "last hidden", "output")]
+    names.append("spread")  # of log r over seeds: of the first layer, at the end
+    rows = [
+        (
+            one.factor,
+            one.value,
+            *(one.mean(stage, layer) for stage in (0, 1) for layer in range(3)),
+            float(one.ratios[1, :, 0].log().std()) if one.ratios.shape[1] > 1 else 0.0,
+        )
+        for one in trained
+    ]
+    factors = sheet("factors", "r of trained networks, one factor at a time", names, rows)
+    pictures = (widths_picture, _factors_picture(trained), words_picture)
+    return Outcome(measured | more, pictures, (factors, widths_table, words_table))
+
+
+# --- factors of trained networks -----------------------------------------------------------------
+
+
+def _networks(options: Mapping[str, Any]) -> Iterator[tuple[str, str, Network]]:
+    """Yield factor, value and network: the usual one with one thing changed."""
+    usual = Network(**options["usual"])
+    for factor, values in options["factors"].items():
+        for value in values:
+            word = WORDS[value] if factor == "loss" else str(value)
+            yield factor, word, replace(usual, **{factor: value})
+
+
+def _ratios(options: Mapping[str, Any], workshop: Workshop, network: Network) -> Tensor:
+    """Train a network from each seed, and measure three layers at the start and at the end."""
+    data = _data(options, network)
+    recipe = Recipe(
+        epochs=options["epochs"],
+        batch_size=options["batch_size"],
+        optimizer=Adam(options["learning_rate"]),
+        loss=LOSSES[network.loss],
+    )
+    seeds = tuple(range(options["num_seeds"]))
+
+    def make(seed: int) -> nn.Module:
+        return sequential(network, data, seed)
+
+    what = f"{data.history}{network}{recipe}{seeds}"
+    key = f"dong-beyond-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
+    training = fit(
+        make,
+        data.to(dtype=torch.float32),
+        recipe,
+        seeds=seeds,
+        evaluate_every=recipe.epochs,
+        checkpoint=workshop.folder / "networks" / key / "checkpoint",
+        device=workshop.device,
+        progress=workshop.progress,
+    )
+    training.require_converged()
+    loss = CrossEntropy() if network.loss == "ce" else SquaredError()
+    pair = (
+        data.inputs.to(workshop.device, torch.float64),
+        targets_of(data, network.loss).to(workshop.device),
+    )
+    places = [1, 2 * network.depth - 1, 2 * network.depth + 1]  # after Flatten, every other one
+    ratios = [
+        [
+            [layer_ratio(risk, str(layer), options["num_products"]) for layer in places]
+            for risk in (
+                EmpiricalRisk(model.double().to(workshop.device).eval(), loss, pair)
+                for model in models
+            )
+        ]
+        for models in (
+            [make(seed) for seed in seeds],
+            [training.load_into(make(seed), seed) for seed in seeds],
+        )
+    ]
+    return torch.tensor(ratios, dtype=torch.float64)
+
+
+def sequential(network: Network, data: DataSet, seed: int) -> nn.Module:
+    """Build a network of the sweep: layers "1", "3", …, behind a Flatten.
+
+    Args:
+        network: Depth, width, activation.
+        data: Shape of inputs and number of classes.
+        seed: Fixes the weights.
+
+    Returns:
+        The network, float32, with PyTorch's initial weights.
+    """
+    sizes = [math.prod(data.input_shape), *[network.width] * network.depth]
+    layers: list[nn.Module] = [nn.Flatten()]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for before, after in itertools.pairwise(sizes):
+            layers += [
+                nn.Linear(before, after, dtype=torch.float32),
+                _ACTIVATIONS[network.activation](),
+            ]
+        layers.append(nn.Linear(sizes[-1], data.num_classes or 0, dtype=torch.float32))
+    return nn.Sequential(*layers)
+
+
+def _data(options: Mapping[str, Any], network: Network) -> DataSet:
+    if network.clusters is not None:
+        return load("clusters", num_clusters=network.clusters, **options["clustered"])
+    digits = load("digits").take(options["samples"], seed=0)
+    return digits.random_labels(network.noise) if network.noise else digits
+
+
+def _factor_numbers(trained: Sequence[_Found]) -> dict[str, Measured]:
+    by = {
+        factor: [one for one in trained if one.factor == factor]
+        for factor in dict.fromkeys(one.factor for one in trained)
+    }
+
+    def over(factor: str, stage: int) -> float:
+        return by[factor][-1].mean(stage) / by[factor][0].mean(stage)
+
+    def range_of(factor: str, stage: int) -> float:
+        values = [one.mean(stage) for one in by[factor]]
+        return max(values) / min(values)
+
+    changes = torch.stack([(one.ratios[1, :, 0] / one.ratios[0, :, 0]).log() for one in trained])
+    return {
+        "dong.beyond.depth": Measured(over("depth", 0)),
+        "dong.beyond.width": Measured(over("width", 0)),
+        "dong.beyond.activation": Measured(range_of("activation", 0)),
+        "dong.beyond.loss": Measured(max(one.mean(0) for one in by["loss"])),
+        "dong.beyond.label-noise": Measured(over("noise", 1)),
+        "dong.beyond.clusters": Measured(range_of("clusters", 1)),
+        "dong.beyond.training": Measured(float(changes.mean().exp()), float(changes.mean(1).std())),
+    }
+
+
+def _factors_picture(trained: Sequence[_Found]) -> Picture:
+    panels = []
+    for factor in dict.fromkeys(one.factor for one in trained):
+        values = [one for one in trained if one.factor == factor]
+        x = [float(i) for i in range(len(values))]
+        ticks = [(tick, one.value) for tick, one in zip(x, values, strict=True)]
+        marks: list[Mark] = []
+        for stage, (tint, word) in enumerate((("first", "start"), ("second", "end"))):
+            y = rounded([one.mean(stage) for one in values])
+            label = word if factor == trained[0].factor else None
+            marks += [Line(x, y, tint, label), Points(x, y, tint)]
+        limits = (min(x) - 0.4, max(x) + 0.4)
+        panels.append(Panel(marks, Axis(ticks=ticks, limits=limits), Axis("r", log=True), factor))
+    return Picture(
+        "factors",
+        "First layer of networks on digits, one factor at a time",
+        panels,
+        shows="r of the first hidden layer, a block for each unit, before and after training. A "
+        "matrix without blocks has 1. Geometric means over seeds.",
+    )
+
+
+_USUAL: dict[str, Any] = {
+    "usual": {"depth": 2, "width": 16},
+    "factors": {
+        "depth": (1, 2, 3, 5),
+        "width": (8, 16, 32),
+        "activation": tuple(_ACTIVATIONS),
+        "loss": ("ce", "mse"),
+        "noise": (0.0, 0.5, 1.0),
+        "clusters": (10, 20, 50, 100),
+    },
+    "clustered": {"dimension": 32, "num_classes": 10, "num_samples": 400},
+}
+STUDY = Study(
+    name="dong-beyond",
+    paper="Dong",
+    where="App. A, third point; beyond",
+    title="Is it the fan-out that makes the Hessian of a deeper network block-diagonal?",
+    settings={
+        "laptop": Setting(
+            options={
+                **_USUAL,
+                "fan_out": {
+                    "n1": (8, 32),
+                    "n2": (8, 32, 128),
+                    "C": (8, 32, 128),
+                    "dimension": 8,
+                    "num_samples": 128,
+                    "num_seeds": 3,
+                },
+                "samples": 400,
+                "num_seeds": 3,
+                "epochs": 30,
+                "batch_size": 32,
+                "learning_rate": 3e-3,
+                "num_products": 600,
+                "vocabulary": {
+                    "model": "GPT-1x8x2",
+                    "tokens": ((2, False), (5, False), (17, False), (9, True)),
+                    "samples": 12,
+                    "num_seeds": 2,
+                    "num_products": 300,
+                },
+            },
+        ),
+        "paper": Setting(
+            options={
+                **_USUAL,
+                "usual": {"depth": 2, "width": 64},
+                "factors": {
+                    **_USUAL["factors"],
+                    "depth": (1, 2, 4, 8),
+                    "width": (16, 64, 256),
+                },
+                "clustered": {"dimension": 64, "num_classes": 10, "num_samples": 1437},
+                "fan_out": {
+                    "n1": (16, 64),
+                    "n2": (8, 32, 128, 512),
+                    "C": (8, 32, 128, 512),
+                    "dimension": 32,
+                    "num_samples": 1024,
+                    "num_seeds": 5,
+                },
+                "samples": 1437,
+                "num_seeds": 5,
+                "epochs": 100,
+                "batch_size": 32,
+                "learning_rate": 1e-3,
+                "num_products": 20000,
+                "vocabulary": {
+                    "model": "GPT-2x64x4",
+                    "tokens": ((2, False), (5, False), (17, False), (9, True), (17, True)),
+                    "samples": 512,
+                    "num_seeds": 3,
+                    "num_products": 4000,
+                },
+            },
+            note="The paper has no such run; this one is for a GPU.",
+        ),
+    },
+    measure=measure,
+    own=False,
+)

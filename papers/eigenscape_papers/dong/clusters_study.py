@@ -1,0 +1,156 @@
+"""Dong Figs 1, 11 and 12: the Hessian at the start, on images and on clustered data.
+
+Whether data come in K clusters does not decide the structure, the number of classes does: the
+hidden layer's Hessian has none with C = 2, and is nearly block-diagonal with many classes.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from eigenscape.errors import DataError
+from eigenscape.records import Panel, Picture
+from eigenscape_papers.datasets import DataSet, load
+from eigenscape_papers.dong.blocks_study import LOSSES, NetworkScores, network_panel, network_scores
+from eigenscape_papers.runner import Measured, Outcome, Setting, Study, Workshop, sheet
+from eigenscape_papers.theory import one_hidden_layer_hessian
+
+WORDS = {"mse": "squared errors", "ce": "cross-entropy"}
+_FIGURE = {"mse": 11, "ce": 12}
+
+
+def measure(setting: Setting, workshop: Workshop) -> Outcome:
+    """Make Hessians at random weights: of images, and for every C and K."""
+    options, m = setting.options, setting.options["num_units"]
+    measured: dict[str, Measured] = {}
+    rows: list[tuple[object, ...]] = []
+    images, note = _images(options["images"], workshop)
+    panels = []
+    for loss, words in WORDS.items():
+        scores, panel = at_start(images, m, loss, workshop, words)
+        panels.append(panel)
+        rows.append(_row("images", loss, images.num_classes or 0, 0, scores))
+        measured[f"dong.fig1.{loss}.hidden"] = Measured(scores.hidden.ratio)
+        measured[f"dong.fig1.{loss}.output"] = Measured(scores.output.ratio)
+    pictures = [_picture("fig1", "Fig. 1: the Hessian at random weights, images", panels)]
+    for loss, words in WORDS.items():
+        panels = []
+        ratios: dict[int, list[float]] = {}
+        for C, counts in options["clusters"]:
+            for K in counts:
+                sizes = {"num_classes": C, "num_clusters": K, **options["inputs"]}
+                title = f"C = {C}, K = {K}"
+                scores, panel = at_start(load("clusters", **sizes), m, loss, workshop, title)
+                panels.append(panel)
+                ratios.setdefault(C, []).append(scores.hidden.ratio)
+                rows.append(_row("clusters", loss, C, K, scores))
+        few, many = ratios.values()
+        figure = f"dong.fig{_FIGURE[loss]}"
+        measured[f"{figure}.two-classes"] = Measured(min(few))
+        measured[f"{figure}.many-classes"] = Measured(max(many))
+        title = f"Fig. {_FIGURE[loss]}: clustered data, {words}"
+        pictures.append(_picture(f"fig{_FIGURE[loss]}", title, panels))
+    names = ["data", "loss", "C", "K", "hidden: off / diagonal", "share inside"]
+    names += ("output: off / diagonal", "weight of H_wv", "stripes in H_wv")
+    table = sheet("scores", "Every Hessian", names, rows)
+    return Outcome(measured, tuple(pictures), (table,), note)
+
+
+def at_start(
+    data: DataSet, num_units: int, loss: str, workshop: Workshop, title: str
+) -> tuple[NetworkScores, Panel]:
+    """Return scores and picture of the Hessian of a random network.
+
+    Args:
+        data: Inputs and classes.
+        num_units: m.
+        loss: "mse" or "ce".
+        workshop: Says where it runs.
+        title: Of the panel.
+
+    Returns:
+        The scores and the panel.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = data.inputs.flatten(1).to(workshop.device, torch.float32)
+    C = data.num_classes or 0
+    W, V = (_lecun(generator, *shape).to(x) for shape in ((num_units, x.shape[1]), (C, num_units)))
+    H = one_hidden_layer_hessian(x, W, V, targets_of(data, loss).to(x.device), loss=LOSSES[loss])
+    return network_scores(H, W, V), network_panel(H, W, title, num_cells=40)
+
+
+def targets_of(data: DataSet, loss: str) -> Tensor:
+    """Return classes for cross-entropy, and one-hot rows for squared errors."""
+    if loss == "ce":
+        return data.targets
+    return one_hot(data.targets, data.num_classes or 0).to(torch.float32)
+
+
+def _images(sizes: tuple[int, int, int], workshop: Workshop) -> tuple[DataSet, tuple[str, ...]]:
+    """Return images of CIFAR-100 where they are at hand and fit, else Gaussian classes."""
+    d, C, count = sizes
+    if (d, C) == (3072, 100):
+        try:
+            images = load("cifar100", folder=workshop.data_dir)
+            return images.take(count, seed=0), (f"Fig. 1: {count} images of CIFAR-100.",)
+        except DataError:
+            pass
+    images = load("class-mixture", dimension=d, num_classes=C, per_class=-(-count // C))
+    note = (
+        f"Fig. 1 has a stand-in for 128 images of CIFAR-100: {count} samples of {C} Gaussian "
+        f"classes in {d} dimensions."
+    )
+    return images.take(count, seed=0), (note,)
+
+
+def _row(data: str, loss: str, C: int, K: int, scores: NetworkScores) -> tuple[object, ...]:
+    hidden = scores.hidden
+    of_output = (scores.output.ratio, scores.cross, scores.stripes)
+    return (data, WORDS[loss], C, K, hidden.ratio, hidden.share, *of_output)
+
+
+def _lecun(generator: torch.Generator, rows: int, columns: int) -> Tensor:
+    drawn = torch.randn(rows, columns, generator=generator, dtype=torch.float32)
+    return drawn / math.sqrt(columns)
+
+
+def _picture(name: str, title: str, panels: list[Panel]) -> Picture:
+    return Picture(
+        name,
+        title,
+        tuple(panels),
+        shows="W are the weights into the hidden units, a block for each; V those out of them. A "
+        "cell is the largest magnitude in its part of the matrix, on a logarithmic ramp of three "
+        "decades.",
+    )
+
+
+STUDY = Study(
+    name="dong-clusters",
+    paper="Dong",
+    where="Figs 1, 11, 12; App. B.2",
+    title="Is it the number of classes or of clusters that makes the Hessian block-diagonal?",
+    settings={
+        "laptop": Setting(
+            options={
+                "num_units": 8,
+                "images": (192, 100, 128),
+                "inputs": {"dimension": 32, "num_samples": 1000},
+                "clusters": ((2, (2, 20, 50, 100)), (100, (100, 150, 200, 250))),
+            },
+            note="100 classes and 32 inputs in place of 500 and 64; images of 192 numbers.",
+        ),
+        "paper": Setting(
+            options={
+                "num_units": 8,
+                "images": (3072, 100, 128),
+                "inputs": {"dimension": 64, "num_samples": 5000},
+                "clusters": ((2, (2, 100, 250, 500)), (500, (500, 750, 1000, 1250))),
+            },
+        ),
+    },
+    measure=measure,
+    own=False,
+)

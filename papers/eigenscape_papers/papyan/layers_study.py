@@ -1,0 +1,495 @@
+"""Papyan Figs 7 to 10, 13: class structure of features, backpropagated errors, weights, by depth.
+
+Letters: h^l the features of hidden layer l (h⁰ the inputs), δ^l the errors at its output with every
+label, H^l and Δ^l their second moments, W^l its weight; C classes. The bulk is the largest
+eigenvalue of the within part; of weights, which have none, σ_{C+1}.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigenscape.records import (
+    Axis,
+    Band,
+    Line,
+    Mark,
+    Panel,
+    Picture,
+    Points,
+    Rule,
+    Ticker,
+    storable,
+)
+from eigenscape.risk import CrossEntropy, EmpiricalRisk
+from eigenscape.structure import class_structure
+from eigenscape_papers.papyan import networks as casts
+from eigenscape_papers.papyan.backpropagated_errors import (
+    BackpropagatedErrors,
+    backpropagated_errors,
+)
+from eigenscape_papers.papyan.parts import (
+    KINDS,
+    LayerPart,
+    LayerProducts,
+    error_part,
+    feature_part,
+    layer_products,
+    span,
+    weight_part,
+)
+from eigenscape_papers.papyan.separation import Separation, separation
+from eigenscape_papers.papyan.whole_spectra import some_of
+from eigenscape_papers.runner import (
+    Cast,
+    Measured,
+    Networks,
+    Outcome,
+    Setting,
+    Sheet,
+    Study,
+    Workshop,
+    claims_of,
+    letters,
+    matrix_layers,
+    of_each_cast,
+    rounded,
+    sheet,
+)
+from eigenscape_papers.runner.orders import rank_correlation
+
+_MATRIX = {"features": "H", "errors": "Δ", "weights": "W"}
+_FIGURE = {
+    "features": ("Fig. 7, §7.5", "fig7", "Fig. 8, §7.6", "fig8"),
+    "errors": ("Fig. 9a, §7.8", "fig9a", "Fig. 10, §7.9", "fig10"),
+    "weights": ("Fig. 13, §7.13", "fig13", "Fig. 13, §7.13", "fig13"),
+}
+# Rate, decay and number of steps are what it takes for weights to forget where they started, which
+# §7.13 assumes. A width of 96 leaves a bulk beside ten classes.
+WIDE_MLP = casts.network(
+    "MLP-6x96-BN", "digits", epochs=150, batch_size=32, rates=(0.1,), seeds=(0, 1, 2)
+)
+_NO_DECAY = (
+    "Claims on weights are not judged for networks that were trained without weight decay, which "
+    "§7.13 assumes; with networks of your own give `--weight-decay`."
+)
+_SHIFTED = (
+    "The line is where nothing changes. What is projected out takes as many values with it, so "
+    "that each of the others moves up by so many places, and lies somewhat below the line."
+)
+# What is formed densely; features of early convolutions are longer.
+_MOST_ENTRIES, _MOST_BYTES = 4096, 16 * 2**30
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class LayerCross:
+    """What Δ_cross does beside Δ_class.
+
+    Attributes:
+        left: Eigenvalues of Δ^l once Δ_class and k eigenvectors of Δ_cross are projected out: the
+            k whose eigenvalues are above the largest of Δ_within.
+        together: Eigenvalues of Δ_class + Δ_cross.
+    """
+
+    left: Tensor
+    together: Tensor
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class LayersNetwork:
+    """All layers of one network.
+
+    Attributes:
+        label: Which.
+        seed: Its seed.
+        has_decay: Whether it was trained with weight decay.
+        parts: By kind, in order of depth.
+        cross: By depth, in text, as files have it.
+        products: Likewise, of layers on plain vectors.
+        accuracy: What features say of classes.
+    """
+
+    label: str
+    seed: int
+    has_decay: bool
+    parts: dict[str, tuple[LayerPart, ...]]
+    cross: dict[str, LayerCross]
+    products: dict[str, LayerProducts]
+    accuracy: Separation
+
+    def hidden(self, kind: str) -> list[LayerPart]:
+        """The parts of one kind without that of the inputs."""
+        return [layer for layer in self.parts[kind] if layer.depth > 0]
+
+
+def measure(setting: Setting, workshop: Workshop) -> Outcome:
+    """Take every layer of every network apart."""
+    networks = [*chain(*of_each_cast("layers", setting, workshop, _of_cast))]
+    pictures: list[Picture] = []
+    for label in dict.fromkeys(network.label for network in networks):
+        group = [network for network in networks if network.label == label]
+        for kind in KINDS:
+            if group[0].hidden(kind):
+                pictures += _pictures(group[0], kind, setting.options["shown"])
+        pictures.append(_depth_picture(group))
+    sheets = (_sheet(networks), _accuracy_sheet(networks), _products_sheet(networks))
+    notes = () if all(network.has_decay for network in networks) else (_NO_DECAY,)
+    return Outcome(_measured(networks), tuple(pictures), sheets, notes)
+
+
+def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[LayersNetwork, ...]:
+    networks, samples = workshop.networks(cast), setting.options["samples"]
+    return tuple(_look(networks, seed, samples, workshop) for seed in cast.seeds)
+
+
+def _look(networks: Networks, seed: int, samples: int | None, workshop: Workshop) -> LayersNetwork:
+    data, device = some_of(networks.data, samples), workshop.device
+    model = networks.model(seed)
+    risk = EmpiricalRisk(model, CrossEntropy(), data)
+    layers = matrix_layers(risk)
+    layers_of: dict[str, list[LayerPart | None]] = {kind: [] for kind in KINDS}
+    features: dict[str, Tensor] = {}
+    cross: dict[str, LayerCross] = {}
+    products: dict[str, LayerProducts] = {}
+    ticker = Ticker(workshop.progress, f"layers of {networks.cast.label}", len(layers))
+    for depth, layer in enumerate(layers):
+        backpropagated = backpropagated_errors(risk, layer, max_bytes=_MOST_BYTES)
+        features[str(depth)] = backpropagated.features.to(device)
+        if backpropagated.features.shape[1] <= _MOST_ENTRIES:
+            layers_of["features"].append(feature_part(backpropagated, depth, device))
+        if layer == layers[-1]:
+            break  # its errors are those of the logits: C of them, without a bulk
+        if backpropagated.errors.shape[2] <= _MOST_ENTRIES:
+            weight = model.get_parameter(f"{layer}.weight")
+            errors = error_part(backpropagated, depth + 1, device)
+            layers_of["errors"].append(errors)
+            if errors is not None:
+                cross[str(depth + 1)] = _cross(backpropagated, errors.num_cross, device)
+            layers_of["weights"].append(weight_part(weight, backpropagated, depth + 1, device))
+            if weight.shape == (backpropagated.errors.shape[2], backpropagated.features.shape[1]):
+                products[str(depth + 1)] = layer_products(backpropagated, device)
+        ticker.tick(depth + 1)
+    kept = {
+        kind: tuple(one for one in of_kind if one is not None)
+        for kind, of_kind in layers_of.items()
+    }
+    has_decay = getattr(networks.cast.recipe.optimizer, "weight_decay", 0.0) > 0
+    accuracy = separation(features, backpropagated.classes)
+    return LayersNetwork(networks.cast.label, seed, has_decay, kept, cross, products, accuracy)
+
+
+def _cross(backpropagated: BackpropagatedErrors, k: int, device: torch.device) -> LayerCross:
+    errors, weights = (
+        t.to(device, torch.float64) for t in (backpropagated.errors, backpropagated.weights)
+    )
+    structure = class_structure(errors, classes=backpropagated.classes, weights=weights)
+    rows = (weights.sqrt()[..., None] * errors).flatten(0, 1)
+    between, pairs = structure.factor("class"), structure.factor("cross")
+    basis = span(between)
+    # Δ_class first: what Δ_cross has in its directions is out already.
+    others = span(pairs - basis @ (basis.T @ pairs), k)
+    out = torch.cat([basis, others], 1)
+    left = rows.T @ rows
+    left = left - out @ (out.T @ left)
+    left = left - (left @ out) @ out.T
+    return LayerCross(
+        torch.linalg.eigvalsh((left + left.T) / 2).flip(0).clamp_min(0.0).cpu(),
+        torch.linalg.svdvals(torch.cat([between, pairs], 1)).square().cpu(),
+    )
+
+
+def _measured(networks: Sequence[LayersNetwork]) -> dict[str, Measured]:
+    numbers: dict[str, Measured] = {}
+
+    def add(claim: str, value: Callable[[LayersNetwork], float]) -> None:
+        judged = [net for net in networks if net.has_decay or ".weights." not in claim]
+        numbers[claim] = _worst(claim, judged, value)
+
+    for kind in KINDS:
+        _, first, _, second = _FIGURE[kind]
+        add(f"papyan.{first}.{kind}.outliers", _last(kind, lambda layer: layer.mass))
+        add(f"papyan.{first}.{kind}.bulk", _last(kind, lambda layer: layer.change))
+        add(f"papyan.{first}.{kind}.global-mean", _mean(kind, lambda layer: layer.first))
+        add(f"papyan.{second}.{kind}.separation", _growth(kind, lambda layer: layer.ratio))
+        if kind != "weights":
+            stem = f"papyan.{second}.{kind}"
+            add(f"{stem}.first", _last(kind, lambda layer: layer.second, index=0))
+            add(f"{stem}.last", _last(kind, lambda layer: layer.ratio))
+            add(f"{stem}.whiskers", _growth(kind, lambda layer: layer.whiskers))
+            add(f"{stem}.whiskers-last", _last(kind, lambda layer: layer.whiskers))
+    add("papyan.s7.6.features.discriminative", _discriminative)
+    add("papyan.fig9b.errors.cross", _last("errors", lambda layer: layer.cross))
+    add(
+        "papyan.fig10.errors.cross-separation",
+        _growth("errors", lambda layer: float(layer.num_cross)),
+    )
+    add("papyan.fig13.weights.gap", _last("weights", lambda layer: layer.gap))
+    add("papyan.table1.layers.class-products", _product(lambda each: each.classes))
+    add("papyan.table1.layers.cross-products", _product(lambda each: each.pairs))
+    return numbers
+
+
+def _last(
+    kind: str, value: Callable[[LayerPart], float], index: int = -1
+) -> Callable[[LayersNetwork], float]:
+    return lambda net: value(net.hidden(kind)[index]) if net.hidden(kind) else math.nan
+
+
+def _mean(kind: str, value: Callable[[LayerPart], float]) -> Callable[[LayersNetwork], float]:
+    return lambda net: float(np.mean([value(layer) for layer in net.hidden(kind)] or [math.nan]))
+
+
+def _product(value: Callable[[LayerProducts], float]) -> Callable[[LayersNetwork], float]:
+    return lambda net: float(np.mean([value(v) for v in net.products.values()] or [math.nan]))
+
+
+def _growth(kind: str, value: Callable[[LayerPart], float]) -> Callable[[LayersNetwork], float]:
+    return lambda net: rank_correlation([value(layer) for layer in net.hidden(kind)])
+
+
+def _discriminative(network: LayersNetwork) -> float:
+    return rank_correlation(network.accuracy.centre_accuracy[1:].tolist())
+
+
+def _worst(
+    claim: str, networks: Sequence[LayersNetwork], value: Callable[[LayersNetwork], float]
+) -> Measured:
+    """Return the mean over seeds, of the data set that agrees least; NaN where there is none."""
+    groups: dict[str, list[float]] = {}
+    for network in networks:
+        number = value(network)
+        if math.isfinite(number):
+            groups.setdefault(network.label, []).append(number)
+    wants_more = math.isinf(next(c for c in claims_of("papyan-layers") if c.id == claim).high)
+    choose = min if wants_more else max
+    numbers = choose(groups.values(), key=lambda group: sum(group) / len(group), default=[math.nan])
+    mean = sum(numbers) / len(numbers)
+    return Measured(mean, float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None)
+
+
+def _pictures(network: LayersNetwork, kind: str, shown: int) -> list[Picture]:
+    layers, M = network.parts[kind], _MATRIX[kind]
+    word = "singular values" if kind == "weights" else "eigenvalues"
+    stem = f"{kind}-{letters(network.label)}"
+    pictures = [
+        Picture(
+            f"knockout-{stem}",
+            f"{word.capitalize()} of {M} with and without {M}_class, {network.label}",
+            tuple(
+                _knockout_panel(layer.before, layer.after, layer.num_classes, shown, layer.depth)
+                for layer in network.hidden(kind)
+            ),
+            shows=f"The C largest {word} of {M} are discs, the others circles. {_SHIFTED} Far "
+            f"below the line, and level with the circles, are outliers that are due to {M}_class.",
+        )
+    ]
+    if kind == "errors":
+        pictures += _cross_picture(network, stem, shown)
+    if kind != "weights":
+        grey = f" Grey: {M}_class + {M}_cross." if kind == "errors" else ""
+        screes = Picture(
+            f"scree-{stem}",
+            f"Largest eigenvalues of {M} and of its class part, {network.label}",
+            tuple(_scree_panel(layer, M, network.cross.get(str(layer.depth))) for layer in layers),
+            shows=f"Dotted: the largest eigenvalue of {M}_within. With depth the C eigenvalues of "
+            f"{M}_class rise above it and come closer to each other.{grey}",
+        )
+        pictures.append(screes)
+    return pictures
+
+
+def _cross_picture(network: LayersNetwork, stem: str, shown: int) -> list[Picture]:
+    """Return Fig. 9b: the layers in which Δ_cross has eigenvalues above the bulk."""
+    layers = [layer for layer in network.hidden("errors") if layer.num_cross]
+    panels = tuple(
+        _knockout_panel(
+            layer.after, network.cross[str(layer.depth)].left, layer.num_cross, shown, layer.depth
+        )
+        for layer in layers
+    )
+    picture = Picture(
+        f"knockout-cross-{stem}",
+        f"Eigenvalues of Δ without Δ_class, with and without Δ_cross, {network.label}",
+        panels,
+        shows="Δ_class is out already. Of Δ_cross the k leading eigenvectors are projected out, k "
+        "of whose eigenvalues are above the largest of Δ_within; the k largest eigenvalues before "
+        f"are discs. {_SHIFTED} Layers with k = 0 are left out.",
+    )
+    return [picture] if panels else []
+
+
+def _knockout_panel(before: Tensor, after: Tensor, count: int, shown: int, depth: int) -> Panel:
+    # The last values fall because there are fewer of them, and say nothing.
+    shown = min(shown, len(before) // 2)
+    floor = 1e-9 * float(before[0])
+    pairs = [
+        (x, y)
+        for x, y in zip(before[:shown].tolist(), after[:shown].tolist(), strict=True)
+        if min(x, y) > floor
+    ]
+    x, y = (rounded([pair[i] for pair in pairs], 4) for i in (0, 1))
+    low, high = min((*x, *y), default=floor), max((*x, *y), default=1.0)
+    marks: list[Mark] = [
+        Line((low, high), (low, high), "muted"),
+        Points(x[count:], y[count:], "gauss_newton", "others", hollow=True),
+        Points(x[:count], y[:count], "hessian", "largest"),
+    ]
+    return Panel(marks, Axis("before", log=True), Axis("after", log=True), f"l = {depth}")
+
+
+def _scree_panel(layer: LayerPart, M: str, cross: LayerCross | None) -> Panel:
+    count = 5 * layer.num_classes
+    marks: list[Mark] = [_scree(layer.before[:count], "hessian", M)]
+    if layer.kind == "errors" and cross is not None:
+        label = f"{M}_class + {M}_cross"
+        marks.append(_scree(cross.together[:count], "muted", label, hollow=True))
+    marks.append(_scree(layer.class_values, "gauss_newton", f"{M}_class", hollow=True))
+    marks.append(Rule(layer.bulk, "", upright=False))
+    return Panel(marks, Axis("index", whole=True), Axis("", log=True), f"l = {layer.depth}")
+
+
+def _scree(values: Tensor, colour: str, label: str, *, hollow: bool = False) -> Points:
+    kept = [(i + 1.0, v) for i, v in enumerate(values.tolist()) if v > 1e-9 * float(values[0])]
+    return Points(
+        tuple(i for i, _ in kept), rounded([v for _, v in kept], 4), colour, label, hollow=hollow
+    )
+
+
+def _depth_picture(group: Sequence[LayersNetwork]) -> Picture:
+    tints = dict(zip(KINDS, ("first", "second", "third"), strict=True))
+    values: tuple[tuple[str, Callable[[LayerPart], float], tuple[str, ...], bool], ...] = (
+        ("share taken by the knockout", lambda layer: layer.mass, KINDS, False),
+        ("λ_C of the class part / bulk", lambda layer: layer.ratio, KINDS, True),
+        ("λ₂/λ_C of the class part", lambda layer: layer.whiskers, KINDS[:2], True),
+    )
+    panels = []
+    for label, value, kinds, log in values:
+        marks: list[Mark] = []
+        for kind in kinds:
+            marks += _depth_marks(group, kind, value, tints[kind], log=log)
+        if "bulk" in label:
+            marks.append(Rule(1.0, "", upright=False))
+        panels.append(Panel(marks, Axis("layer l", whole=True), Axis(label, log=log)))
+    return Picture(
+        f"depth-{letters(group[0].label)}",
+        f"Class structure by depth, {group[0].label}",
+        tuple(panels),
+        shows="Mean over seeds, of ratios the geometric one, in a band from the least to the most. "
+        "Layer 0 are the inputs. Of weights the middle panel has σ_C/σ_{C+1}. Above 1 all C class "
+        "means stand out of the bulk.",
+    )
+
+
+def _depth_marks(
+    group: Sequence[LayersNetwork],
+    kind: str,
+    value: Callable[[LayerPart], float],
+    tint: str,
+    *,
+    log: bool,
+) -> list[Line | Points | Band]:
+    depths = [layer.depth for layer in group[0].parts[kind]]
+    rows = [[value(layer) for layer in net.parts[kind]] for net in group]
+    if not depths or any(len(row) != len(depths) for row in rows) or not np.isfinite(rows).all():
+        return []
+    if log and np.min(rows) <= 0:
+        return []
+    mean = np.exp(np.mean(np.log(rows), 0)) if log else np.mean(rows, 0)
+    x, y = tuple(float(d) for d in depths), rounded(mean.tolist())
+    low, high = (rounded(ends.tolist()) for ends in (np.min(rows, 0), np.max(rows, 0)))
+    band = [Band(x, low, high, tint)] if len(rows) > 1 else []
+    return [*band, Line(x, y, tint), Points(x, y, tint, kind)]
+
+
+def _sheet(networks: Sequence[LayersNetwork]) -> Sheet:
+    names = (
+        "network",
+        "seed",
+        "matrix",
+        "l",
+        "taken by knockout",
+        "by chance",
+        "first, by global mean",
+        "change of the bulk",
+        "λ_C/bulk",
+        "λ₂/bulk",
+        "λ₂/λ_C",
+        "Δ_cross above bulk",
+        "taken by Δ_cross",
+    )
+    rows = [
+        (
+            net.label,
+            net.seed,
+            _MATRIX[kind],
+            layer.depth,
+            layer.mass,
+            layer.null,
+            layer.first,
+            layer.change,
+            _told(layer.ratio),
+            _told(layer.second) if kind != "weights" else None,
+            _told(layer.whiskers),
+            layer.num_cross if kind == "errors" else None,
+            _told(layer.cross),
+        )
+        for net in networks
+        for kind in KINDS
+        for layer in net.parts[kind]
+    ]
+    return sheet("layers", "Every layer of every network", names, rows)
+
+
+def _told(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _accuracy_sheet(networks: Sequence[LayersNetwork]) -> Sheet:
+    names = ("network", "seed", "l", "nearest class mean", "least squares")
+    rows = [
+        (net.label, net.seed, int(layer), float(centre), float(linear))
+        for net in networks
+        for layer, centre, linear in zip(
+            net.accuracy.layers,
+            net.accuracy.centre_accuracy,
+            net.accuracy.linear_accuracy,
+            strict=True,
+        )
+    ]
+    return sheet("accuracy", "Samples that the features of a layer classify right", names, rows)
+
+
+def _products_sheet(networks: Sequence[LayersNetwork]) -> Sheet:
+    names = ("network", "seed", "l", "g_c, h_c ⊗ δ_c", "g_cc', h_c ⊗ δ_cc'", "h of another class")
+    rows = [
+        (net.label, net.seed, int(depth), *map(_told, (one.classes, one.pairs, one.others)))
+        for net in networks
+        for depth, one in net.products.items()
+    ]
+    return sheet("products", "Cosines of mean gradients and products of means", names, rows)
+
+
+STUDY = Study(
+    name="papyan-layers",
+    paper="Papyan",
+    where="Figs 2, 7 to 10, 13; Table 1; §7.4 to §7.9, §7.12, §7.13",
+    title="Do class means cause the outliers of features, errors and weights, and with depth more?",
+    settings={
+        "laptop": Setting((WIDE_MLP,), {"samples": None, "shown": 300}),
+        "paper": Setting(
+            casts.MLP,
+            {"samples": 5000, "shown": 300},
+            note=f"{casts.MLP_EPOCHS} {casts.CHOSEN} 25 for this network. Spectra are those of "
+            "5000 samples, where he does not say how many; he draws 750 eigenvalues and 150 "
+            "singular values, we 300.",
+        ),
+    },
+    measure=measure,
+)

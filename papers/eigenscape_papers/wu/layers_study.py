@@ -1,0 +1,105 @@
+"""Wu-2020 Tables 6, 7 and 8: how much of each layer's input is its mean.
+
+Networks see the pixels that wu-inputs finds theirs saw, but for LeNet5-BN. What is measured of them
+is what wu-autocorrelation measures, and kept with it.
+"""
+
+from collections.abc import Sequence
+
+from eigenscape.records import Axis, Panel, Picture, Points
+from eigenscape_papers.runner import (
+    Cast,
+    Measured,
+    Outcome,
+    Setting,
+    Study,
+    Workshop,
+    indices,
+    printed,
+    rounded,
+    sheet,
+    slug,
+)
+from eigenscape_papers.wu import networks as casts
+from eigenscape_papers.wu.autocorrelation_study import autocorrelation_part
+
+_NAME = "wu-2020-layers"
+
+
+def _stem(network: str, layer: str) -> str:
+    return f"wu.2020.{slug(network)}.{layer}"
+
+
+def measure(setting: Setting, workshop: Workshop) -> Outcome:
+    """Measure E[xxᵀ] of every layer of every network."""
+    rows, panels = [], []
+    by_name: dict[str, Measured] = {}
+    for cast in setting.casts:
+        layers: dict[str, list[tuple[float, float]]] = {}
+        for *_, layer, _, alignment, _, dominance in autocorrelation_part(cast, workshop).rows:
+            layers.setdefault(layer, []).append((dominance, alignment**0.5))
+        means: list[Measured] = []
+        for layer, pairs in layers.items():
+            ratio, inner = (Measured.over(numbers) for numbers in zip(*pairs, strict=True))
+            means.append(ratio)
+            ids = [f"{_stem(cast.model, layer)}.{end}" for end in ("norm-ratio", "inner-product")]
+            by_name |= dict(zip(ids, (ratio, inner), strict=True))
+            theirs = [printed(_NAME).get(id) for id in ids]
+            rows.append(
+                (cast.label, layer, ratio.ours, ratio.spread, theirs[0], inner.ours, theirs[1])
+            )
+        panels.append(_panel(cast, tuple(layers), means))
+    picture = Picture(
+        "norm-ratios",
+        "How much of a layer's input is its mean",
+        tuple(panels),
+        shows="Mean and standard deviation over networks, layers from first to last, and their "
+        "Tables 6 and 8.",
+    )
+    names_of = (
+        "networks",
+        "layer",
+        "‖E[x]E[x]ᵀ‖/‖Σ‖",
+        "sd over seeds",
+        "Tables 6, 8",
+        "|v₁ᵀÊ[x]|",
+        "Tables 7, 8",
+    )
+    table = sheet("layers", "Every layer, mean over networks", names_of, rows)
+    return Outcome({}, (picture,), (table,), by_name=by_name)
+
+
+def _panel(cast: Cast, names: Sequence[str], ratios: Sequence[Measured]) -> Panel:
+    x = indices(len(names))
+    errors = rounded([one.spread or 0.0 for one in ratios]) if len(cast.seeds) > 1 else None
+    marks = [Points(x, rounded([one.ours for one in ratios]), "first", "ours", y_error=errors)]
+    ids = [f"{_stem(cast.model, name)}.norm-ratio" for name in names]
+    if printed(_NAME).keys() >= set(ids):
+        theirs = [printed(_NAME)[id] for id in ids]
+        marks.append(Points(x, rounded(theirs), "second", "Wu-2020", hollow=True))
+    ticks = tuple(zip(x, names, strict=True))
+    return Panel(
+        marks,
+        Axis("layer", ticks=ticks, limits=(0.5, len(names) + 0.5)),
+        Axis("‖E[x]E[x]ᵀ‖/‖Σ‖", log=True),
+        cast.label,
+    )
+
+
+STUDY = Study(
+    name=_NAME,
+    paper="Wu",
+    where="Wu-2020 Tables 6, 7, 8",
+    title="How much of a layer's input is its mean?",
+    settings={
+        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_CONV, casts.SMALL_MLP_BN)),
+        "paper": Setting(
+            (casts.MLP, casts.LENET, casts.LENET_WIDTHS[0], casts.MLP_BN[0], casts.LENET_BN),
+            note="The rows LeNet5-(conv2-25), VGG11, F-200²-100 and those of T-600 to T-1200 are "
+            "left out: these networks were not trained. First layers are all in wu-inputs. "
+            "LeNet5-BN saw standardised pixels; wu-inputs finds that theirs were scaled by other "
+            "numbers.",
+        ),
+    },
+    measure=measure,
+)
