@@ -15,7 +15,7 @@ from tests.oracles.labelled import EncoderDecoder, TinyForCausalLM, TokenNet, te
 
 CPU = torch.device("cpu")
 PAIRS = (torch.randn(6, 3), torch.randint(0, 2, (6,)))
-NET = nn.Linear(3, 2)
+NET = nn.Linear(3, 2)  # in float32, the default when this file is imported
 
 OWN = """
 import torch
@@ -133,7 +133,7 @@ def test_a_function_of_the_users_own_is_the_loss(own: str) -> None:
     assert isinstance(loss, CallableLoss)
     assert known == f"{own}:mean"
     value = EmpiricalRisk(NET, loss, PAIRS).value()
-    assert value == pytest.approx(EmpiricalRisk(NET, CrossEntropy(), PAIRS).value(), rel=1e-12)
+    assert value == pytest.approx(EmpiricalRisk(NET, CrossEntropy(), PAIRS).value(), rel=1e-6)
 
 
 def test_a_function_or_class_that_makes_the_loss_is_called(own: str) -> None:
@@ -142,7 +142,7 @@ def test_a_function_or_class_that_makes_the_loss_is_called(own: str) -> None:
     assert made.label_smoothing == 0.1
     loss, _ = choose_loss(f"{own}:Mine", NET, PAIRS, CPU)
     plain = EmpiricalRisk(NET, CrossEntropy(), PAIRS).value()
-    assert EmpiricalRisk(NET, loss, PAIRS).value() == pytest.approx(2 * plain, rel=1e-12)
+    assert EmpiricalRisk(NET, loss, PAIRS).value() == pytest.approx(2 * plain, rel=1e-6)
 
 
 @pytest.mark.parametrize(("name", "words"), [("three", "needs output, target"), ("scale", "float")])
