@@ -10,6 +10,8 @@ from typing import Any
 
 PACKAGE, GUEST = "eigenscape", "eigenscape_papers"
 ROOT = Path(__file__).resolve().parent.parent.parent
+# Rooms of studies: their pages are those of docs/papers.
+STUDIES = ("wu", "papyan", "dong", "thesis", "studies", "cli")
 
 # Sections whose front page is a list of what is there, as long as nobody writes a better one.
 SECTIONS = {
@@ -137,6 +139,7 @@ def reference_pages(root: Path = ROOT) -> dict[str, str]:
     pages |= {
         f"reference/papers/{room}.md": room_page(room, path, GUEST)
         for room, path in rooms(guest).items()
+        if room not in STUDIES
     }
     return {"reference/index.md": index_page(package)} | pages
 
