@@ -1,16 +1,23 @@
 """The Fisher information matrix, exact, sampled or empirical."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from eigenscape.curvature.drawn_targets import sample_noise
-from eigenscape.curvature.network_operator import NetworkOperator
-from eigenscape.curvature.products.graphs import BatchGraph, JacobianGraph
+from eigenscape.curvature.network_matrix import NetworkMatrix
+from eigenscape.curvature.products.network import (
+    AtOutput,
+    NetworkChoice,
+    jacobian_definition,
+    loss_curvature,
+)
 from eigenscape.errors import UnsupportedModelError, require_choice, require_count
 from eigenscape.risk import Batch, CallableLoss, EmpiricalRisk, OutputProduct
 
 
-class Fisher(NetworkOperator):
+class Fisher(NetworkMatrix):
     """F = mean E[g gᵀ], the second moment of the gradients g of single loss terms.
 
     kind="exact" takes the expectation over labels drawn from the model; for the losses of this
@@ -33,8 +40,6 @@ class Fisher(NetworkOperator):
         >>> Fisher(risk, kind="empirical") @ torch.ones(1)
         tensor([164.])
     """
-
-    kind = "gauss-newton"
 
     def __init__(
         self,
@@ -61,12 +66,23 @@ class Fisher(NetworkOperator):
         Raises:
             UnsupportedModelError: If labels must be drawn and the loss has no likelihood.
         """
+        require_choice(kind, ("exact", "sampled", "empirical"), "Fisher(kind=...)")
+        require_count(num_samples, "Fisher(num_samples=...)")
+        require_count(seed, "Fisher(seed=...)", at_least=0)
+        at_output: dict[str, AtOutput] = {
+            "exact": loss_curvature,
+            "sampled": partial(_of_draws, num_samples=num_samples, seed=seed),
+            "empirical": _of_labels,
+        }
         super().__init__(
-            risk, memory_budget, representation=representation, num_products=num_products
+            NetworkChoice(
+                risk,
+                jacobian_definition("Fisher", at_output[kind], kind, num_samples, seed),
+                representation=representation,
+                num_products=num_products,
+                memory_budget=memory_budget,
+            )
         )
-        self._labels = require_choice(kind, ("exact", "sampled", "empirical"), "Fisher(kind=...)")
-        self._num_samples = require_count(num_samples, "Fisher(num_samples=...)")
-        self._seed = require_count(seed, "Fisher(seed=...)", at_least=0)
         if kind == "sampled" and not risk.batches.is_fixed:
             raise UnsupportedModelError(
                 "`Fisher(kind='sampled')` fixes a label per sample, so every pass must see the "
@@ -80,30 +96,27 @@ class Fisher(NetworkOperator):
                 "function. Use `Fisher(risk, kind='empirical')` or `GaussNewton(risk)`."
             )
 
-    def _settings(self) -> tuple[object, ...]:
-        return self._labels, self._num_samples, self._seed
 
-    def _graph(self, batch: Batch) -> BatchGraph:
-        return JacobianGraph(self.risk, batch, self.curvature_at, "Fisher")
+def _of_labels(risk: EmpiricalRisk, output: Tensor, batch: Batch) -> OutputProduct:
+    """Return the product with r rᵀ, r the output gradients of the data's labels."""
+    return _squares(risk, output, batch, risk.loss.residual(output, batch.target)[None])
 
-    def curvature_at(self, output: Tensor, batch: Batch) -> OutputProduct:
-        """Return the product with the Fisher matrix of the output."""
-        loss = self.risk.loss
-        if self._labels == "exact":
-            return loss.hessian_at(output, batch.target)
-        if self._labels == "empirical":
-            r = loss.residual(output, batch.target)[None]
-        else:
-            noises = (
-                sample_noise(batch, draw, self._seed, self.device)
-                for draw in range(self._num_samples)
-            )
-            r = torch.stack([loss.sample_residual(output, batch.target, noise) for noise in noises])
-        dims = [1 + dim for dim in loss.term_dims(output, batch.target)]
 
-        def product(tangent: Tensor) -> Tensor:
-            rt = r * tangent
-            # A term without other dimensions (one number per sample) has nothing to sum over.
-            return (r * (rt.sum(dims, keepdim=True) if dims else rt)).mean(0)
+def _of_draws(
+    risk: EmpiricalRisk, output: Tensor, batch: Batch, *, num_samples: int, seed: int
+) -> OutputProduct:
+    """Return the mean product with r rᵀ over labels drawn from the model."""
+    noises = (sample_noise(batch, draw, seed, risk.device) for draw in range(num_samples))
+    r = torch.stack([risk.loss.sample_residual(output, batch.target, noise) for noise in noises])
+    return _squares(risk, output, batch, r)
 
-        return product
+
+def _squares(risk: EmpiricalRisk, output: Tensor, batch: Batch, r: Tensor) -> OutputProduct:
+    dims = [1 + dim for dim in risk.loss.term_dims(output, batch.target)]
+
+    def product(tangent: Tensor) -> Tensor:
+        rt = r * tangent
+        # A term without other dimensions (one number per sample) has nothing to sum over.
+        return (r * (rt.sum(dims, keepdim=True) if dims else rt)).mean(0)
+
+    return product

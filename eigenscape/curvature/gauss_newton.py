@@ -1,11 +1,13 @@
 """The generalised Gauss-Newton matrix."""
 
-from eigenscape.curvature.network_operator import NetworkOperator
-from eigenscape.curvature.products.graphs import BatchGraph, JacobianGraph
-from eigenscape.risk import Batch, EmpiricalRisk
+from eigenscape.curvature.network_matrix import NetworkMatrix
+from eigenscape.curvature.products.network import NetworkChoice, jacobian_definition
+from eigenscape.risk import EmpiricalRisk
+
+_DEFINITION = jacobian_definition("GaussNewton")
 
 
-class GaussNewton(NetworkOperator):
+class GaussNewton(NetworkMatrix):
     """G = mean Jᵀ (∇²_z ℓ) J with J = ∂z/∂θ, the first term of Papyan (5.1).
 
     Positive semidefinite where the loss is convex in the output. The curvature at the output is a
@@ -22,8 +24,6 @@ class GaussNewton(NetworkOperator):
         >>> GaussNewton(risk) @ torch.ones(1)
         tensor([5.])
     """
-
-    kind = "gauss-newton"
 
     def __init__(
         self,
@@ -42,8 +42,11 @@ class GaussNewton(NetworkOperator):
             memory_budget: As for `Hessian`.
         """
         super().__init__(
-            risk, memory_budget, representation=representation, num_products=num_products
+            NetworkChoice(
+                risk,
+                _DEFINITION,
+                representation=representation,
+                num_products=num_products,
+                memory_budget=memory_budget,
+            )
         )
-
-    def _graph(self, batch: Batch) -> BatchGraph:
-        return JacobianGraph(self.risk, batch, self.curvature_at, "GaussNewton")

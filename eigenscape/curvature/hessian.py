@@ -1,11 +1,14 @@
 """The Hessian of an empirical risk."""
 
-from eigenscape.curvature.network_operator import NetworkOperator
-from eigenscape.curvature.products.graphs import BatchGraph, HessianGraph
-from eigenscape.risk import Batch, EmpiricalRisk
+from eigenscape.curvature.network_matrix import NetworkMatrix
+from eigenscape.curvature.products.graphs import HessianGraph
+from eigenscape.curvature.products.network import Definition, NetworkChoice
+from eigenscape.risk import EmpiricalRisk
+
+_DEFINITION = Definition("Hessian", "hessian", HessianGraph)
 
 
-class Hessian(NetworkOperator):
+class Hessian(NetworkMatrix):
     """The matrix of second derivatives of the risk with respect to its parameters.
 
     Products are exact: double backward, or what was found to agree with it. Cost of one: about two
@@ -26,8 +29,6 @@ class Hessian(NetworkOperator):
         >>> Hessian(risk) @ torch.ones(1)
         tensor([5.])
     """
-
-    kind = "hessian"
 
     def __init__(
         self,
@@ -52,8 +53,11 @@ class Hessian(NetworkOperator):
                 at each product. It changes no answer.
         """
         super().__init__(
-            risk, memory_budget, representation=representation, num_products=num_products
+            NetworkChoice(
+                risk,
+                _DEFINITION,
+                representation=representation,
+                num_products=num_products,
+                memory_budget=memory_budget,
+            )
         )
-
-    def _graph(self, batch: Batch) -> BatchGraph:
-        return HessianGraph(self.risk, batch)

@@ -1,15 +1,20 @@
 """What the Gauss-Newton matrix leaves out of the Hessian."""
 
-from eigenscape.curvature.network_operator import NetworkOperator
-from eigenscape.curvature.products.graphs import BatchGraph, HessianGraph
-from eigenscape.risk import Batch, EmpiricalRisk
+from functools import partial
+
+from eigenscape.curvature.network_matrix import NetworkMatrix
+from eigenscape.curvature.products.graphs import HessianGraph
+from eigenscape.curvature.products.network import Definition, NetworkChoice
+from eigenscape.risk import EmpiricalRisk
+
+_DEFINITION = Definition("Residual", "residual", partial(HessianGraph, fixed_output_gradient=True))
 
 
-class Residual(NetworkOperator):
+class Residual(NetworkMatrix):
     """E = H − G = mean Σ_c (∂ℓ/∂z_c) ∇²_θ z_c, the second term of Papyan (5.2).
 
-    It is the Hessian of θ ↦ ⟨r, z(θ)⟩ with the residual r = ∂ℓ/∂z held fixed, so one product costs
-    what a Hessian product costs, not that and a Gauss-Newton product.
+    It is the Hessian of θ ↦ ⟨r, z(θ)⟩ with the output gradient r = ∂ℓ/∂z held fixed, so one product
+    costs what a Hessian product costs, not that and a Gauss-Newton product.
 
     Examples:
         A model that is linear in its parameters has none.
@@ -21,8 +26,6 @@ class Residual(NetworkOperator):
         >>> Residual(risk) @ torch.ones(1)
         tensor([0.])
     """
-
-    kind = "residual"
 
     def __init__(
         self,
@@ -41,8 +44,11 @@ class Residual(NetworkOperator):
             memory_budget: As for `Hessian`.
         """
         super().__init__(
-            risk, memory_budget, representation=representation, num_products=num_products
+            NetworkChoice(
+                risk,
+                _DEFINITION,
+                representation=representation,
+                num_products=num_products,
+                memory_budget=memory_budget,
+            )
         )
-
-    def _graph(self, batch: Batch) -> BatchGraph:
-        return HessianGraph(self.risk, batch, fixed_residual=True)

@@ -50,9 +50,10 @@ _CONSTANT = "values that the model detaches count as constants, as asked, and di
 
 
 class Tested(Protocol):
-    """What the test needs of a matrix."""
+    """What the test needs of a matrix; a `Choice` has it."""
 
     risk: EmpiricalRisk
+    name: str
     kind: str  # "hessian", "gauss-newton" or "residual"
 
     def product_on(self, batch: Batch, row: Tensor) -> Tensor:
@@ -112,7 +113,7 @@ class _Examination:
         self._kept = _spread(shapes, self._risk.device)
         self._sizes = [len(entries) for entries in self._kept]
         self._index = torch.cat(self._kept)
-        self._name = type(operator).__name__
+        self._name = operator.name
 
     def verdict(self) -> SelfTest:
         """Compare on all groups; a group that the model cannot run alone leaves it unresolved."""

@@ -92,5 +92,6 @@ class Dense(LinearOperator):
         """Multiply columns (m, k) by the transpose."""
         return self._matrix.T @ Y
 
-    def _to_dense(self) -> Tensor:
-        return self._matrix.clone()
+    def stored_matrix(self) -> Tensor:
+        """Return the matrix."""
+        return self._matrix

@@ -82,6 +82,14 @@ class LinearOperator(ABC):
         """Whether this is the matrix of the user's own function; None where there is none."""
         return None
 
+    def stored_matrix(self) -> Tensor | None:
+        """Return the matrix where the operator holds it; it is copied before anyone sees it."""
+        return None
+
+    def block(self, names: tuple[str, ...]) -> "LinearOperator | None":
+        """Return the diagonal block of some tensors, if it can be had for less than a product."""
+        return None
+
     def adjoint_matmat(self, Y: Tensor) -> Tensor:
         """Multiply (m, k) columns by Aᵀ; use `A.T @ Y` from outside."""
         if self.is_symmetric:
@@ -189,7 +197,16 @@ class LinearOperator(ABC):
             The restricted operator, symmetric if A is and both blocks are the same.
         """
         rows, columns = key if isinstance(key, tuple) and len(key) == 2 else (key, key)
-        return Restricted(self, _as_block(rows, self.output_space), _as_block(columns, self.space))
+        chosen = _as_block(rows, self.output_space), _as_block(columns, self.space)
+        return self._own_block(*chosen) or Restricted(self, *chosen)
+
+    def _own_block(self, rows: Block, columns: Block) -> "LinearOperator | None":
+        """Ask for the diagonal block of whole tensors, but not all; None for anything else."""
+        names = self.space.restrict(columns).names
+        if rows.spans != columns.spans or not set(names) < set(self.space.names):
+            return None
+        # Other entries may go by a tensor's name.
+        return self.block(names) if columns.spans == self.space.block(*names).spans else None
 
     def to_dense(self, *, max_bytes: int = _DENSE_LIMIT) -> Tensor:
         """Multiply the identity. Cost: n products, and n·m numbers of memory.
@@ -211,11 +228,8 @@ class LinearOperator(ABC):
                 f"{max_bytes:.1e}. Restrict it to a block first, e.g. `A['{self.space.names[0]}']`,"
                 " or pass `max_bytes=` if you mean it."
             )
-        return self._to_dense()
-
-    def _to_dense(self) -> Tensor:
-        """Return the matrix; of an operator that holds it, a copy."""
-        m, n = self.shape
+        if (stored := self.stored_matrix()) is not None:
+            return stored.clone()
         dense = torch.empty(m, n, dtype=self.dtype, device=self.device)
         for start in range(0, n, _DENSE_COLUMNS):
             stop = min(start + _DENSE_COLUMNS, n)

@@ -28,6 +28,7 @@ from eigenscape.risk.changes import Watch as Watch
 from eigenscape.risk.empirical_risk import EmpiricalRisk as EmpiricalRisk
 from eigenscape.risk.evaluation import derivatives_explained as derivatives_explained
 from eigenscape.risk.evaluation import evaluation as evaluation
+from eigenscape.risk.evaluation import full_arithmetic as full_arithmetic
 from eigenscape.risk.guard import Guard as Guard
 from eigenscape.risk.layers import Layer as Layer
 from eigenscape.risk.layers import SampleRows as SampleRows

@@ -25,6 +25,26 @@ from eigenscape.risk.parameters import eval_mode, is_compiled
 
 
 @contextmanager
+def full_arithmetic(device: torch.device) -> Iterator[None]:
+    """Compute in full precision, whatever is set around the call: no autocast, no TF32.
+
+    Args:
+        device: Where.
+
+    Yields:
+        Nothing.
+    """
+    with ExitStack() as stack:
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        for kind in {device.type, "cpu"}:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(full_precision())
+        yield
+
+
+@contextmanager
 def evaluation(
     module: nn.Module | None,
     parameters: Sequence[Tensor],
@@ -57,16 +77,11 @@ def evaluation(
     ]
     fastpath = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
-        if torch.is_inference_mode_enabled():
-            stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(full_arithmetic(device))
         if module is not None and mode == "eval":
             stack.enter_context(eval_mode(module))
-        for kind in {device.type, "cpu"}:
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
         if parametrize._cache_enabled:
             stack.enter_context(_no_cached_parametrisations())
-        stack.enter_context(full_precision())
         stack.enter_context(_replaced(F, _RIGHT))
         stack.enter_context(_replaced(checkpointing, {"CheckpointFunction": _Recomputed}))
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from eigenscape.curvature import Hessian, KroneckerHessian, LayerHessian
 from eigenscape.curvature.layers import costs as _layer_costs
 from eigenscape.curvature.layers import factors as _layer_factors
-from eigenscape.curvature.layers.costs import Place, Sizes, Work, stored_candidates
-from eigenscape.curvature.layers.plan import Candidate, choose
-from eigenscape.curvature.products import plan as _product_plan
+from eigenscape.curvature.layers.costs import Limits, Sizes, Work, stored_candidates
+from eigenscape.curvature.products import network as _network
+from eigenscape.curvature.products.plan import Candidate, choose
+from eigenscape.curvature.products.trust import probe_rows
 from eigenscape.errors import (
     InvalidArgumentError,
     NonFiniteError,
@@ -27,7 +28,7 @@ from tests.oracles.memory import peak_bytes
 
 
 def test_one_table_of_rates_serves_all_plans() -> None:
-    assert _layer_costs.machine_of is _product_plan.machine_of is machine_of
+    assert _layer_costs.machine_of is _network.machine_of is machine_of
     moved = Candidate("streamed", moved=machine_of("cuda").transfer)
     assert moved.seconds(3, machine_of("cuda")) == 3.0
 
@@ -53,7 +54,7 @@ def test_factors_that_exceed_a_gpu_are_streamed_and_then_left(
                 batch_share=1e-3, num_roots=10)  # fmt: skip
 
     def chosen(budget: int) -> str:
-        place = Place("cuda", budget, 4)
+        place = Limits("cuda", budget, 4)
         tail = _layer_costs.tail_candidate(work, place, sizes.q, is_fixed=True)
         return choose(
             "fc",
@@ -92,7 +93,7 @@ def test_rounded_factors_are_one_symmetric_matrix_near_the_block(
     error = float((found - exact).norm() / exact.norm())
     eps = torch.finfo(storage).eps
     assert 0.01 * eps < error < 2 * eps
-    probe = operator._probes()[0]
+    probe = probe_rows(operator.risk)[0]
     expected = float(((found - exact) @ probe).norm() / (exact @ probe).norm())
     assert operator.storage_error == pytest.approx(expected, rel=1e-6)
     assert error / 10 < operator.storage_error < 10 * error
@@ -111,10 +112,10 @@ def test_sums_of_rounded_factors_are_not_rounded() -> None:
     data = [(b.args[0].float(), b.target) for b in risk.batches]
     single = EmpiricalRisk(model, CrossEntropy(), data)
     operator = LayerHessian(single, "8", representation="factors", storage=torch.bfloat16)
-    stored = operator._current()
+    stored = operator._stored()
     assert stored.inputs.dtype == stored.roots.dtype == torch.bfloat16
     exact = _layer_factors.Factors(
-        operator._layer, stored.inputs.double(), stored.roots.double()
+        operator._layer_choice.layer, stored.inputs.double(), stored.roots.double()
     ).product(torch.eye(operator.space.size))
     found = operator.to_dense()
     assert found.dtype == torch.float32

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from eigenscape.curvature import Fisher, GaussNewton, Hessian, Residual
 from eigenscape.curvature.products.linearised import Program
-from eigenscape.curvature.products.plan import Work, plan_products
+from eigenscape.curvature.products.network import Work, quickest
 from eigenscape.errors import InvalidArgumentError, SubstitutionWarning, UnsupportedModelError
 from eigenscape.linalg import eigsh
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
@@ -37,6 +37,29 @@ def close(found: Tensor, expected: Tensor, scale: Tensor | None = None) -> None:
 
 def risk_of(model: Any, **options: Any) -> EmpiricalRisk:
     return EmpiricalRisk(model, CrossEntropy(), (X, Y), **options)
+
+
+def prefer_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a plan believe that each product takes seconds."""
+    monkeypatch.setattr(
+        "eigenscape.curvature.products.network.quickest",
+        lambda work, count, device: quickest(Work(1e12, 1e9, 1, 1), count, device),
+    )
+    monkeypatch.setattr("eigenscape.curvature.products.network._TINY_BYTES", 0)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """Every trace that is made in a test."""
+    made: list[Program] = []
+    trace = Program.__init__
+
+    def noted(self: Program, *args: Any, **options: Any) -> None:
+        trace(self, *args, **options)
+        made.append(self)
+
+    monkeypatch.setattr(Program, "__init__", noted)
+    return made
 
 
 # --- the same matrix ---
@@ -85,18 +108,20 @@ def test_compiled(name: str) -> None:
 
 
 @pytest.mark.parametrize("operator", [Hessian, GaussNewton, Residual])
-def test_moved_parameters_need_no_new_trace(operator: Callable[..., Any]) -> None:
+def test_moved_parameters_need_no_new_trace(
+    operator: Callable[..., Any], programs: list[Program]
+) -> None:
     model = mlp(4, 5, 3)
     risk = risk_of(model, batch_size=7)
     A = operator(risk, representation="linearised")
     before = A.to_dense()
-    programs = dict(A._programs)
+    traces = list(programs)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(1.3)
     close(A.to_dense(), operator(risk, representation="graph").to_dense())
     assert float((A.to_dense() - before).norm()) > 1e-3
-    assert A._programs == programs
+    assert programs == traces
 
 
 def test_replaced_and_rewritten_buffers_are_seen() -> None:
@@ -149,11 +174,7 @@ def test_a_product_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     c = case("mlp-relu")
     with pytest.raises(UnsupportedModelError, match="disagrees with double backward"):
         Hessian(c.risk(), representation="linearised") @ torch.ones(c.hessian().shape[0]).double()
-    monkeypatch.setattr(
-        "eigenscape.curvature.network_operator.plan_products",
-        lambda work, count, device: plan_products(Work(1e12, 1e9, 1, 1), count, device),
-    )
-    monkeypatch.setattr("eigenscape.curvature.network_operator._TINY_BYTES", 0)
+    prefer_traces(monkeypatch)
     H = Hessian(c.risk())
     assert H.plan.chosen != "graph"
     with pytest.warns(SubstitutionWarning, match="disagrees with double backward"):
@@ -162,21 +183,23 @@ def test_a_product_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     assert "disagrees" in H.plan.explain()
 
 
-def spoilt_together(
-    self: Program, *args: Any, batched: bool, **options: Any
-) -> list[Tensor | None]:
-    return (spoilt if batched else RIGHT)(self, *args, batched=batched, **options)
-
-
 def test_columns_that_disagree_with_single_ones_are_multiplied_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    together = []
+
+    def spoilt_together(
+        self: Program, *args: Any, batched: bool, **options: Any
+    ) -> list[Tensor | None]:
+        together.append(batched)
+        return (spoilt if batched else RIGHT)(self, *args, batched=batched, **options)
+
     monkeypatch.setattr(Program, "pull", spoilt_together)
     c = case("mlp-relu")
     H = Hessian(c.risk(), representation="linearised")
     close(H.to_dense(), c.hessian())
     assert H.plan.chosen == "linearised"
-    assert not H._can_batch
+    assert sum(together) == 1  # tried once, and never again
 
 
 class Checkpointed(nn.Module):
@@ -210,11 +233,7 @@ def test_models_that_cannot_be_traced_are_multiplied_by_graphs(
     model = kind().double()
     risk = risk_of(model, batch_size=4)
     expected = Hessian(risk, representation="graph").to_dense()
-    monkeypatch.setattr(
-        "eigenscape.curvature.network_operator.plan_products",
-        lambda work, count, device: plan_products(Work(1e12, 1e9, 1, 1), count, device),
-    )
-    monkeypatch.setattr("eigenscape.curvature.network_operator._TINY_BYTES", 0)
+    prefer_traces(monkeypatch)
     H = Hessian(risk)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -233,12 +252,12 @@ def test_unknown_representations_are_refused() -> None:
 
 def test_small_work_is_not_prepared_and_heavy_work_is() -> None:
     light, heavy = Work(1e6, 1e5, 60, 1), Work(1e11, 1e9, 60, 10)
-    assert plan_products(light, 100, "cpu").chosen == "graph"
-    assert plan_products(heavy, 1, "cpu").chosen == "graph"
-    assert plan_products(heavy, 100, "cpu").chosen == "linearised"
-    assert plan_products(heavy, 10**6, "cuda").chosen == "compiled"
+    assert quickest(light, 100, "cpu") == "graph"
+    assert quickest(heavy, 1, "cpu") == "graph"
+    assert quickest(heavy, 100, "cpu") == "linearised"
+    assert quickest(heavy, 10**6, "cuda") == "compiled"
     # Starting operations is what costs on a GPU; a recorded product starts none.
-    assert plan_products(Work(1e6, 1e5, 60, 100), 100, "cuda").chosen == "linearised"
+    assert quickest(Work(1e6, 1e5, 60, 100), 100, "cuda") == "linearised"
 
 
 def test_the_plan_is_the_same_every_time_and_explains_itself() -> None:
@@ -247,7 +266,7 @@ def test_the_plan_is_the_same_every_time_and_explains_itself() -> None:
     plans = [Hessian(risk, num_products=n).plan for n in (100, 100, 7)]
     assert plans[0] == plans[1] != plans[2]
     text = plans[0].explain()
-    assert text.splitlines()[0] == "graph (the quickest)"
+    assert text.splitlines()[0] == "Hessian: graph (the quickest)"
     assert "→ graph" in text
     assert "linearised" in text
     assert "100 products" in text
@@ -326,12 +345,12 @@ def test_recomputing_changes_no_bit_and_keeps_less(
     assert found[1 / 4][1] < found[4.0][1]
 
 
-def test_what_is_computed_again_is_cheap() -> None:
+def test_what_is_computed_again_is_cheap(programs: list[Program]) -> None:
     """In stages of a product, whatever needs no vector works on single entries or is a view."""
     risk = risk_of(gelu_and_norm())
     H = Hessian(risk, representation="linearised")
     H @ torch.ones(H.shape[0], dtype=torch.float64)
-    (program,) = H._programs.values()
+    (program,) = programs
     again = []
     for stage in (2, 3):
         moving = {node.name for own in program._staged._own[2:] for node in own}
@@ -377,8 +396,7 @@ def test_one_column_of_a_product_takes_no_more_than_twice_what_is_kept() -> None
     assert live.peak < 2 * H.kept_bytes
 
 
-def matrix_products(operator: Any) -> int:
-    (program,) = operator._programs.values()
+def matrix_products(program: Program) -> int:
     names = [
         str(node.target)
         for stage in (2, 3)
@@ -388,17 +406,18 @@ def matrix_products(operator: Any) -> int:
     return sum(name.split(".")[1] in ("mm", "addmm", "bmm") for name in names)
 
 
-def test_a_product_takes_no_more_matrix_products_than_counting_says() -> None:
+def test_a_product_takes_no_more_matrix_products_than_counting_says(
+    programs: list[Program],
+) -> None:
     """Six for each layer and two for the first, whose input is constant; four and two for G."""
     risk = risk_of(mlp(4, 5, 6, 3))
     H, G = (A(risk, representation="linearised") for A in (Hessian, GaussNewton))
     for A in (H, G):
         A @ torch.ones(A.shape[0], dtype=torch.float64)
-    assert matrix_products(H) == 2 + 6 + 6
-    assert matrix_products(G) == 2 + 4 + 4
+    assert [matrix_products(program) for program in programs] == [2 + 6 + 6, 2 + 4 + 4]
 
 
-def test_a_diagonal_block_differentiates_nothing_else() -> None:
+def test_a_diagonal_block_differentiates_nothing_else(programs: list[Program]) -> None:
     """Of the second of three layers: no zeros are pushed through the first."""
     risk = risk_of(mlp(4, 5, 6, 3))
     for operator in (Hessian, GaussNewton):
@@ -406,9 +425,10 @@ def test_a_diagonal_block_differentiates_nothing_else() -> None:
         block = A["2"]
         assert isinstance(block, operator)
         rows = risk.space.block("2").index("cpu")
-        close(block.to_dense(), A.to_dense()[rows][:, rows])
+        dense = A.to_dense()
+        close(block.to_dense(), dense[rows][:, rows])
         # Two with its own input; the last layer, whose weights stay, passes on forth and back.
-        assert matrix_products(block) == 4
+        assert matrix_products(programs[-1]) == 4
 
 
 def test_other_blocks_are_taken_out_of_the_whole() -> None:

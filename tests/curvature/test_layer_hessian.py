@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from eigenscape.curvature import Hessian, LayerHessian
 from eigenscape.curvature.layers import factors as _layer_factors
-from eigenscape.curvature.layers.plan import Candidate, choose
+from eigenscape.curvature.products.plan import Candidate, choose
 from eigenscape.errors import (
     NonFiniteError,
     SubstitutionWarning,

@@ -157,7 +157,7 @@ def test_recorded_products_are_the_same_and_follow_the_parameters(operator: type
             torch.testing.assert_close(A @ X, kept @ X, rtol=0, atol=1e-12)
 
     agrees()
-    assert {type(replay).__name__ for replay in A._replays.values()} == {"Replay"}
+    assert {type(replay).__name__ for replay in A._representation._replays.values()} == {"Replay"}
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(1.1)
@@ -168,14 +168,14 @@ def test_recorded_products_are_the_same_and_follow_the_parameters(operator: type
 def test_wide_networks_are_multiplied_column_by_column(
     monkeypatch: pytest.MonkeyPatch, batch_size: int | None
 ) -> None:
-    monkeypatch.setattr("eigenscape.curvature.risk_operator._CUDA_SHARED_PARAMETERS", 1)
+    monkeypatch.setattr("eigenscape.curvature.products.representation._CUDA_SHARED_PARAMETERS", 1)
     _, risk, dense = problem(torch.float64, batch_size=batch_size)
     H = Hessian(risk, representation="linearised")
     generator = torch.Generator().manual_seed(0)
     for columns in (3, 1, 3, 1, 2):
         X = torch.randn(len(dense), columns, generator=generator, dtype=torch.float64).to(CUDA)
         torch.testing.assert_close(H @ X, dense @ X, rtol=0, atol=1e-11)
-    assert {shape[0] for shape in H._replays} == {1}  # one recording does for all
+    assert {shape[0] for shape in H._representation._replays} == {1}  # one recording does for all
 
 
 def test_results_of_recorded_products_are_not_overwritten() -> None:
@@ -231,7 +231,7 @@ def test_factors_come_in_many_chunks(
         expected = kept @ X
         found = streamed @ X
         assert (found - expected).norm() <= 1e-5 * expected.norm()
-    assert (streamed.kept_bytes, streamed._stored.roots.is_pinned()) == (0, True)
+    assert (streamed.kept_bytes, streamed._representation.factors.roots.is_pinned()) == (0, True)
 
 
 def test_factors_beyond_the_budget_are_streamed() -> None:

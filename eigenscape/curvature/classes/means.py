@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from eigenscape.curvature.classes.loss import require_class_indices, require_class_loss
-from eigenscape.curvature.products.graphs import gradients, require_tensor_output, split_rows
+from eigenscape.curvature.products.graphs import gradients, require_tensor_output
+from eigenscape.curvature.products.representation import split_rows
 from eigenscape.errors import InvalidArgumentError, NonDeterministicRiskError, NonFiniteError
 from eigenscape.risk import Batch, EmpiricalRisk, leaf_copies
 

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from eigenscape.curvature.layers.factors import CACHE_BYTES, GPU_BYTES, ROWS_BYTES, factors_obstacle
-from eigenscape.curvature.layers.plan import Candidate, LayerPlan, choose
 from eigenscape.curvature.layers.tail import TailGraph
+from eigenscape.curvature.products.plan import Candidate, Plan, choose
 from eigenscape.curvature.roots import num_outputs
 from eigenscape.parallel import host_budget, machine_of
 from eigenscape.risk import (
@@ -32,6 +32,7 @@ from eigenscape.risk import (
 )
 
 _STORED = ("factors", "streamed", "dense")
+REPRESENTATIONS = (*_STORED, "tail", "full")
 
 
 class Live(TorchDispatchMode):
@@ -84,25 +85,25 @@ def _storages(tree: Any) -> Iterable[torch.UntypedStorage]:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where products are computed.
+class Limits:
+    """The memory that products have.
 
     Attributes:
-        device: Its kind.
+        device: The kind of device.
         budget: Bytes that may be used there.
-        size: Bytes of a number of the parameters.
+        itemsize: Bytes of a number of the parameters.
     """
 
     device: str
     budget: int
-    size: int
+    itemsize: int
 
     @property
     def gpu_bytes(self) -> int:
         """Memory for intermediate results on a GPU."""
         return min(GPU_BYTES, max(self.budget // 8, 2**20))
 
-    def limit(self, cpu_bytes: int) -> int:
+    def of_chunks(self, cpu_bytes: int) -> int:
         """Return the memory for intermediate results here."""
         return self.gpu_bytes if self.device == "cuda" else cpu_bytes
 
@@ -135,20 +136,20 @@ class Work:
 def plan_layer(
     risk: EmpiricalRisk,
     layer: Layer,
-    place: Place,
+    limits: Limits,
     probe: Tensor,
     *,
     obstacle: str | None,
     num_products: int,
     storage: int,
     asked: str,
-) -> tuple[LayerPlan, Work | None]:
+) -> tuple[Plan, Work | None]:
     """Count what each representation would cost, on the first batch, and choose.
 
     Args:
         risk: The risk as a function of the layer's parameters.
         layer: The layer.
-        place: Where products are computed.
+        limits: Where products are computed.
         probe: One row (1, q) to multiply.
         obstacle: Why only the full product can be used, or None.
         num_products: Products to expect.
@@ -159,13 +160,13 @@ def plan_layer(
         The plan, and what the tail takes where it can be used.
     """
 
-    def plan(*candidates: Candidate) -> LayerPlan:
+    def plan(*candidates: Candidate) -> Plan:
         return choose(
             layer.name,
             candidates,
             num_products=num_products,
-            memory_budget=place.budget,
-            machine=machine_of(place.device),
+            memory_budget=limits.budget,
+            machine=machine_of(limits.device),
         )
 
     if obstacle is not None:
@@ -184,11 +185,11 @@ def plan_layer(
         work = _tail_work(risk, layer, batch, probe, (forward, live.peak), roots)
     full = Candidate("full", obstacle="never cheaper than the tail")
     q = risk.space.size
-    passes = tail_candidate(work, place, q, is_fixed=risk.batches.is_fixed)
+    passes = tail_candidate(work, limits, q, is_fixed=risk.batches.is_fixed)
     if reason is not None:
         return plan(*(Candidate(n, obstacle=reason) for n in _STORED), full, passes), work
-    sizes = Sizes.of(layer, tail, risk.num_own_samples, q, place.size, storage)
-    factors, streamed, dense = stored_candidates(sizes, work, place, asked=asked)
+    sizes = Sizes.of(layer, tail, risk.num_own_samples, q, limits.itemsize, storage)
+    factors, streamed, dense = stored_candidates(sizes, work, limits, asked=asked)
     return plan(factors, streamed, dense, full, passes), work
 
 
@@ -220,12 +221,12 @@ def _tail_work(
     )
 
 
-def tail_candidate(work: Work, place: Place, num_params: int, *, is_fixed: bool) -> Candidate:
+def tail_candidate(work: Work, limits: Limits, num_params: int, *, is_fixed: bool) -> Candidate:
     """Count for products of the tail.
 
     Args:
         work: What it takes.
-        place: Where.
+        limits: Where.
         num_params: q.
         is_fixed: Whether graphs of batches can be kept.
 
@@ -233,12 +234,12 @@ def tail_candidate(work: Work, place: Place, num_params: int, *, is_fixed: bool)
         The candidate.
     """
     q, held = num_params, work.graph / work.batch_share
-    kept = min(work.num_batches, int(place.budget // max(work.graph, 1.0))) if is_fixed else 0
+    kept = min(work.num_batches, int(limits.budget // max(work.graph, 1.0))) if is_fixed else 0
     graphs = held if kept == work.num_batches else (kept + 1) * work.graph
     # Beside the graphs: the row, and a float64 sum where there is more than one batch.
-    each = work.product + q * (place.size + 8 * (work.num_batches > 1))
+    each = work.product + q * (limits.itemsize + 8 * (work.num_batches > 1))
     # The first graph is tried on two vectors; the first's product waits in float64.
-    tried = work.graph + work.product + q * (3 * place.size + 8)
+    tried = work.graph + work.product + q * (3 * limits.itemsize + 8)
     return Candidate(
         "tail",
         product_flops=work.flops,
@@ -260,7 +261,7 @@ class Sizes:
         n: Numbers of an input that are multiplied: 1 of a one-hot vector.
         m: Numbers of an output.
         q: Parameters.
-        given: Bytes of one input as it is found.
+        made: Bytes of one input as the model makes it.
         kept: Bytes of one input as it is stored.
         size: Bytes of a number of the parameters.
         storage: Bytes of a stored number.
@@ -273,7 +274,7 @@ class Sizes:
     n: int
     m: int
     q: int
-    given: int
+    made: int
     kept: int
     size: int
     storage: int
@@ -283,13 +284,13 @@ class Sizes:
     def of(cls, layer: Layer, tail: Tail, N: int, q: int, size: int, storage: int) -> "Sizes":
         """Read them off one batch."""
         P, m = output_vectors(layer, tail.output).shape[1:]
-        n, given, kept = 1, 8, 8
+        n, made, kept = 1, 8, 8
         if not is_lookup(layer):
             n = input_vectors(layer, tail).shape[-1]
-            given, kept = n * size, n * storage
+            made, kept = n * size, n * storage
         copies = 1 + ("bias" in layer.fields)
         roots = num_outputs(tail.prediction)
-        return cls(N, P, roots, n, m, q, given, kept, size, storage, copies)
+        return cls(N, P, roots, n, m, q, made, kept, size, storage, copies)
 
     @property
     def held(self) -> float:
@@ -303,14 +304,14 @@ class Sizes:
 
 
 def stored_candidates(
-    sizes: Sizes, work: Work, place: Place, *, asked: str
+    sizes: Sizes, work: Work, limits: Limits, *, asked: str
 ) -> tuple[Candidate, Candidate, Candidate]:
     """Count for factors, for streamed factors and for the dense block.
 
     Args:
         sizes: Of what is stored.
         work: What the tail takes.
-        place: Where products are computed.
+        limits: Where products are computed.
         asked: The representation that was asked for.
 
     Returns:
@@ -319,13 +320,13 @@ def stored_candidates(
     N, P, C, q, held = sizes.N, sizes.P, sizes.C, sizes.q, sizes.held
     # One batch's inputs A and roots B, and all that is there while they are made.
     samples = N * work.batch_share
-    parts = samples * P * (sizes.given + C * sizes.m * sizes.size)
+    batch_factors = samples * P * (sizes.made + C * sizes.m * sizes.size)
     batch = _batch_bytes(sizes, work, samples)
-    product = _product_bytes(sizes, place.limit(CACHE_BYTES))
+    product = _product_bytes(sizes, limits.of_chunks(CACHE_BYTES))
     passes = C * work.num_batches
     going_back = C * work.flops / 2  # a product goes back too, and has one more for the slope
     # Of a single batch, room is made when it is done.
-    making = max(held * (work.num_batches > 1) + batch, held + parts)
+    making = max(held * (work.num_batches > 1) + batch, held + batch_factors)
     factors = Candidate(
         "factors",
         build_flops=going_back,
@@ -336,14 +337,14 @@ def stored_candidates(
         peak=max(making, held + product),
     )
     streamed = replace(factors, representation="streamed", moved=held)
-    if place.device == "cpu":
+    if limits.device == "cpu":
         alike = None if asked == "streamed" else "the host's memory is the device's"
         streamed = replace(streamed, obstacle=alike)
     else:
-        room, peak = host_budget(), max(batch, product + 2 * place.gpu_bytes)
+        room, peak = host_budget(), max(batch, product + 2 * limits.gpu_bytes)
         short = f"{held / 2**20:.3g} MiB exceed half of the host's memory, {room / 2**20:.3g}"
         streamed = replace(streamed, nbytes=0.0, peak=peak, obstacle=short if held > room else None)
-    forming = max(batch, parts + _rows_bytes(sizes, place, samples))
+    forming = max(batch, batch_factors + _rows_bytes(sizes, limits, samples))
     dense = Candidate(
         "dense",
         build_flops=going_back + 2.0 * N * C * (P * sizes.m * sizes.n + q * q),
@@ -361,7 +362,7 @@ def _batch_bytes(sizes: Sizes, work: Work, samples: float) -> float:
     """Predict the memory while one batch's factors are made."""
     C, size = sizes.C, sizes.size
     roots = samples * C * (sizes.P * sizes.m + C) * size
-    inputs = samples * sizes.P * sizes.given
+    inputs = samples * sizes.P * sizes.made
     # The curvature at the output is taken apart, in float64; then it goes back, root by root; then
     # inputs are unfolded.
     apart = work.forward + samples * C * C * (32 + 2 * size)
@@ -379,14 +380,14 @@ def _product_bytes(sizes: Sizes, limit: int) -> float:
     return chunk + sizes.q * (8 + 8 * sizes.copies + sizes.copies * wide)
 
 
-def _rows_bytes(sizes: Sizes, place: Place, samples: float) -> float:
+def _rows_bytes(sizes: Sizes, limits: Limits, samples: float) -> float:
     """Predict the temporaries while Jacobian rows are added to the block."""
-    limit, wide, q = place.limit(ROWS_BYTES), sizes.wide, sizes.q
+    limit, wide, q = limits.of_chunks(ROWS_BYTES), sizes.wide, sizes.q
     row = sizes.C * q * wide
     count = max(1.0, min(samples, limit // row))
     roots = count * sizes.C * sizes.P * sizes.m * wide
     # A processor copies float32 to add it to float64; a GPU does not.
-    number = wide + 8 * (wide < 8 and place.device == "cpu")
+    number = wide + 8 * (wide < 8 and limits.device == "cpu")
     band = max(min(limit // 16, q * q), q) * number
     # Roots are transposed and multiplied, which gives the rows; then parts of the block are added.
     return max(roots + sizes.copies * count * row, count * row + band)

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
-from eigenscape.curvature.products.graphs import BatchGraph, gradients, join_rows, split_rows
+from eigenscape.curvature.products.graphs import gradients
+from eigenscape.curvature.products.representation import BatchProduct, join_rows, split_rows
 from eigenscape.risk import Batch, EmpiricalRisk, Layer, apply_layer, capture_tail, leaf_copies
 
 
-class TailGraph(BatchGraph):
+class TailGraph(BatchProduct):
     """Graphs of the tail's gradient at z and of the layer as a function of its parameters."""
 
     def __init__(self, risk: EmpiricalRisk, layer: Layer, batch: Batch) -> None:
@@ -16,7 +17,7 @@ class TailGraph(BatchGraph):
         with torch.enable_grad(), risk.evaluating():
             self._tail = capture_tail(risk, self._layer, batch)
             self._slope = gradients(self._tail.total, [self._tail.output], None, create_graph=True)
-            self._own = self._push(self._leaves)
+            self._outputs = self._push(self._leaves)
 
     def product(self, rows: Tensor, *, batched: bool) -> Tensor:
         """Multiply rows (k, n)."""
@@ -30,7 +31,7 @@ class TailGraph(BatchGraph):
         (bent,) = gradients(self._slope, [self._tail.output], [moved], batched=batched)
         if bent is None:
             return torch.zeros_like(rows)
-        pulled = gradients(self._own, self._leaves, bent, batched=batched)
+        pulled = gradients(self._outputs, self._leaves, bent, batched=batched)
         return join_rows(pulled, rows, self._leaves)
 
     def _push(self, values: list[Tensor]) -> Tensor:

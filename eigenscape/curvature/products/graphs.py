@@ -6,43 +6,35 @@ differentiate twice; several compositions with forward mode are not, see
 `docs/concepts/products.md`):
 
     Hessian    g(θ) = ∂L/∂θ              Hv = ∂⟨g, v⟩/∂θ
-    residual   g(θ) = Jᵀr with r fixed    (H − G)v = ∂⟨g, v⟩/∂θ
+    H − G      g(θ) = Jᵀr with r fixed    (H − G)v = ∂⟨g, v⟩/∂θ
     Jacobian   q(u) = Jᵀu                Jv = ∂⟨q, v⟩/∂u, then Jᵀ(B Jv) for any B at the output
 
 A kept graph costs the memory of its activations and saves the forward and first backward pass of
 every later product. Letters: K rows at a time, n parameters.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from eigenscape.curvature.products.representation import BatchProduct, join_rows, split_rows
 from eigenscape.errors import UnsupportedModelError, WrongTypeError
 from eigenscape.risk import Batch, EmpiricalRisk, OutputProduct
 
 Curvature = Callable[[Tensor, Batch], OutputProduct]
 
 
-class BatchGraph(ABC):
-    """What one batch contributes: an unnormalised product with rows (K, n)."""
+class HessianGraph(BatchProduct):
+    """The graph of a batch's gradient; with `fixed_output_gradient`, of Jᵀr with r held fixed."""
 
-    num_nodes = 0
-
-    @abstractmethod
-    def product(self, rows: Tensor, *, batched: bool) -> Tensor:
-        """Multiply the rows, all in one backward pass if `batched`; inside `evaluating()`."""
-
-
-class HessianGraph(BatchGraph):
-    """The graph of a batch's gradient; with `fixed_residual`, of Jᵀr where r does not move."""
-
-    def __init__(self, risk: EmpiricalRisk, batch: Batch, *, fixed_residual: bool = False) -> None:
+    def __init__(
+        self, risk: EmpiricalRisk, batch: Batch, *, fixed_output_gradient: bool = False
+    ) -> None:
         with torch.enable_grad(), risk.evaluating():
             params = risk.leaves()
             self._leaves = list(params.values())
-            if fixed_residual:
+            if fixed_output_gradient:
                 head = output_of(risk, params, batch, "Residual")
                 with risk.inside({}):
                     seed = risk.loss.residual(head, batch.target)
@@ -59,7 +51,7 @@ class HessianGraph(BatchGraph):
         )
 
 
-class JacobianGraph(BatchGraph):
+class JacobianGraph(BatchProduct):
     """The graphs of z and of u ↦ Jᵀu, with a matrix B at the output: products with JᵀBJ."""
 
     def __init__(self, risk: EmpiricalRisk, batch: Batch, curvature: Curvature, name: str) -> None:
@@ -107,11 +99,11 @@ def gradients(
 ) -> list[Tensor | None]:
     """Call `autograd.grad` on the heads that have a graph; None where nothing depends on a leaf."""
     many = [heads] if isinstance(heads, Tensor) else heads
-    given = [seeds] * len(many) if seeds is None or isinstance(seeds, Tensor) else seeds
-    live = [(h, s) for h, s in zip(many, given, strict=True) if h is not None and h.requires_grad]
+    each = [seeds] * len(many) if seeds is None or isinstance(seeds, Tensor) else seeds
+    live = [(h, s) for h, s in zip(many, each, strict=True) if h is not None and h.requires_grad]
     if not live:
         return [None] * len(leaves)
-    found = torch.autograd.grad(
+    slopes = torch.autograd.grad(
         [head for head, _ in live],
         leaves,
         [seed for _, seed in live],
@@ -120,24 +112,7 @@ def gradients(
         allow_unused=True,
         is_grads_batched=batched,
     )
-    return list(found)
-
-
-def split_rows(rows: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Cut rows (K, n) into one tensor per leaf, (K, *shape), or (*shape) where K is 1."""
-    lead = rows.shape[:1] if rows.shape[0] > 1 else ()
-    parts = rows.split([leaf.numel() for leaf in leaves], dim=1)
-    return [p.reshape((*lead, *leaf.shape)) for p, leaf in zip(parts, leaves, strict=True)]
-
-
-def join_rows(parts: Sequence[Tensor | None], rows: Tensor, leaves: Sequence[Tensor]) -> Tensor:
-    """Undo `split_rows`; a leaf that nothing depends on gives zeros."""
-    count = rows.shape[0]
-    flat = [
-        rows.new_zeros(count, leaf.numel()) if part is None else part.reshape(count, -1)
-        for part, leaf in zip(parts, leaves, strict=True)
-    ]
-    return torch.cat(flat, dim=1)
+    return list(slopes)
 
 
 def require_tensor_output(output: object, name: str) -> None:
@@ -195,11 +170,11 @@ def count_nodes(heads: Sequence[Tensor | None]) -> int:
     Returns:
         The number of nodes, leaves included.
     """
-    seen = {h.grad_fn for h in heads if h is not None and h.grad_fn is not None}
-    waiting = list(seen)
+    nodes = {h.grad_fn for h in heads if h is not None and h.grad_fn is not None}
+    waiting = list(nodes)
     while waiting:
         for node, _ in waiting.pop().next_functions:
-            if node is not None and node not in seen:
-                seen.add(node)
+            if node is not None and node not in nodes:
+                nodes.add(node)
                 waiting.append(node)
-    return len(seen)
+    return len(nodes)

@@ -18,13 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from eigenscape.curvature.products.graphs import (
-    BatchGraph,
-    Curvature,
-    join_rows,
-    require_tensor_output,
-    split_rows,
-)
+from eigenscape.curvature.products.graphs import Curvature, require_tensor_output
+from eigenscape.curvature.products.representation import BatchProduct, join_rows, split_rows
 from eigenscape.risk import Batch, EmpiricalRisk
 from eigenscape.tracing import Staged
 
@@ -47,7 +42,7 @@ class Program:
             compiled: Compile the stages that each product runs.
         """
         self._kind = kind
-        theta, rest = _inputs(risk, batch)
+        theta, others = _inputs(risk, batch)
         with torch.no_grad():
             z = risk.output(risk.parameters(), batch)
         require_tensor_output(z, name)
@@ -55,10 +50,10 @@ class Program:
         names = list(risk.constants())
 
         def function(base: Any, r: Any, v: Any, u: Any) -> list[Tensor]:
-            parameters, others = base[: len(theta)], base[len(theta) :]
+            parameters, constants = base[: len(theta)], base[len(theta) :]
 
             def f(*values: Tensor) -> Tensor:
-                return _evaluate(risk, batch, names, values, others)
+                return _evaluate(risk, batch, names, values, constants)
 
             return _traced(f, kind, tuple(parameters), r, tuple(v), u)
 
@@ -69,7 +64,7 @@ class Program:
             [
                 # Copies: forward derivatives need tensors that share no memory, and those that
                 # `vector_to_parameters` wrote do.
-                [*(t.clone() for t in theta), *rest],
+                [*(t.clone() for t in theta), *others],
                 [] if kind == "gauss-newton" else [r],
                 [torch.zeros_like(t) for t in theta],
                 [] if kind == "residual" else [u],
@@ -91,13 +86,13 @@ class Program:
         Returns:
             The output z, and the values to keep.
         """
-        theta, rest = _inputs(risk, batch)
-        found = self._staged.run(_VALUES, [*theta, *rest], {})
-        z = found[self._z]
+        theta, others = _inputs(risk, batch)
+        values = self._staged.run(_VALUES, [*theta, *others], {})
+        z = values[self._z]
         with risk.inside({}):
             r = [] if self._kind == "gauss-newton" else [risk.loss.residual(z, batch.target)]
-        known = {name: found.pop(name) for name in list(found) if name in self._lasting}
-        known |= self._staged.run(_SLOPES, r, known, spent=found)
+        known = {name: values.pop(name) for name in list(values) if name in self._lasting}
+        known |= self._staged.run(_SLOPES, r, known, spent=values)
         return z, {name: value for name, value in known.items() if name in self._lasting}
 
     def push(
@@ -126,39 +121,47 @@ class Program:
         """
         stacks = frozenset(pushed) if batched else None
         ready = {name: pushed[name] for name in self._results if name in pushed}
-        found = self._staged.run(_PULL, bent, known, columns=stacks, spent=pushed) | ready
-        return [found.get(name) for name in self._results]
+        values = self._staged.run(_PULL, bent, known, columns=stacks, spent=pushed) | ready
+        return [values.get(name) for name in self._results]
 
 
-class LinearisedGraph(BatchGraph):
+class LinearisedGraph(BatchProduct):
     """What one batch keeps of the stages that do not depend on the vector."""
+
+    evaluates_model = False
 
     def __init__(
         self, program: Program, risk: EmpiricalRisk, batch: Batch, curvature: Curvature
     ) -> None:
         """Run those stages; call it inside `evaluating()`."""
-        self.program, self._kind, self._risk = program, program._kind, risk
+        self.program = self._program = program
+        self._kind = program._kind
         parameters = risk.parameters()
         self._shapes = list(parameters.values())
+        # Forward mode does not know that padding rows of embeddings count as constants.
+        every = torch.ones(1, risk.space.size, dtype=torch.bool, device=risk.device)
+        free = risk.without_padding(every)
+        self._padding = None if free is every else ~free
         with torch.no_grad():
             z, self._known = program.prepare(risk, batch)
             self._at_output = None if self._kind == "residual" else curvature(z, batch)
-        theta, rest = _inputs(risk, batch)
-        shared = {t.untyped_storage().data_ptr() for t in (*theta, *rest)}
+        theta, others = _inputs(risk, batch)
+        shared = {t.untyped_storage().data_ptr() for t in (*theta, *others)}
         kept = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in self._known.values()}
-        self.nbytes = sum(s.nbytes() for place, s in kept.items() if place not in shared)
+        self.nbytes = sum(s.nbytes() for address, s in kept.items() if address not in shared)
         if self._at_output is not None:  # it holds numbers like the output's
             self.nbytes += z.numel() * z.element_size()
 
     @torch.no_grad()
     def product(self, rows: Tensor, *, batched: bool) -> Tensor:
         """Multiply the rows."""
-        # Forward mode does not know that these rows count as constants.
-        columns = split_rows(self._risk.without_padding(rows), self._shapes)
-        pushed = self.program.push(columns, self._known, batched=batched)
+        if self._padding is not None:
+            rows = rows.masked_fill(self._padding, 0.0)
+        columns = split_rows(rows, self._shapes)
+        pushed = self._program.push(columns, self._known, batched=batched)
         bent: list[Tensor] = []
         if self._at_output is not None:
-            moved = self.program.moved(pushed)
+            moved = self._program.moved(pushed)
             if moved is None:
                 return torch.zeros_like(rows)
             bent = [
@@ -167,8 +170,8 @@ class LinearisedGraph(BatchGraph):
                 else self._at_output(moved)
             ]
             del moved
-        parts = self.program.pull(bent, self._known, pushed, batched=batched)
-        return join_rows(parts, rows, self._shapes)
+        pulled = self._program.pull(bent, self._known, pushed, batched=batched)
+        return join_rows(pulled, rows, self._shapes)
 
 
 _SETTINGS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)
@@ -217,8 +220,8 @@ def _evaluate(
     state |= dict(zip(risk.space.names, parameters, strict=True))
     tensors = iter(others[len(names) :])
     leaves, structure = pytree.tree_flatten((batch.args, batch.kwargs))
-    given = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    args, kwargs = pytree.tree_unflatten(given, structure)
+    inputs = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    args, kwargs = pytree.tree_unflatten(inputs, structure)
     output: Tensor = risk.call(state, args, kwargs)
     return output
 

@@ -9,25 +9,25 @@ from torch import nn
 
 from eigenscape.curvature import LayerHessian
 from eigenscape.curvature.layers.costs import (
+    Limits,
     Live,
-    Place,
     Sizes,
     Work,
     plan_layer,
     stored_candidates,
     tail_candidate,
 )
-from eigenscape.curvature.layers.plan import LayerPlan
+from eigenscape.curvature.products.plan import Plan
 from eigenscape.risk import CrossEntropy, EmpiricalRisk, find_layer
 from tests.contracts.layer_cases import X, Y, image_risk
 
 BUDGET = 2**30
-CPU = Place("cpu", BUDGET, 8)
+CPU = Limits("cpu", BUDGET, 8)
 
 
 def plan_of(
-    risk: EmpiricalRisk, name: str, *, obstacle: str | None = None, machine: Place = CPU
-) -> tuple[LayerPlan, Work | None]:
+    risk: EmpiricalRisk, name: str, *, obstacle: str | None = None, machine: Limits = CPU
+) -> tuple[Plan, Work | None]:
     layer = find_layer(risk, name)
     restricted = risk.restricted(layer.params)
     return plan_layer(

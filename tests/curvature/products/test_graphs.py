@@ -5,15 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from eigenscape.curvature.products.graphs import (
-    BatchGraph,
     HessianGraph,
     JacobianGraph,
     count_nodes,
     gradients,
-    join_rows,
     output_of,
-    split_rows,
 )
+from eigenscape.curvature.products.representation import BatchProduct, join_rows, split_rows
 from eigenscape.errors import UnsupportedModelError, WrongTypeError
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from tests.cases import Case, N, case, mlp, normal
@@ -21,7 +19,7 @@ from tests.cases import Case, N, case, mlp, normal
 NAMES = ["mlp-tanh", "conv1d", "soft-targets", "binary-weighted", "two-inputs"]
 
 
-def summed(risk: EmpiricalRisk, graphs: list[BatchGraph], *, batched: bool) -> Tensor:
+def summed(risk: EmpiricalRisk, graphs: list[BatchProduct], *, batched: bool) -> Tensor:
     """The matrix that graphs of all batches add up to."""
     eye = torch.eye(risk.space.size)
     rows = [eye] if batched else [row[None] for row in eye]
@@ -30,17 +28,17 @@ def summed(risk: EmpiricalRisk, graphs: list[BatchGraph], *, batched: bool) -> T
     return torch.cat(products).view(len(graphs), *eye.shape).sum(0)
 
 
-def hessians(risk: EmpiricalRisk) -> list[BatchGraph]:
+def hessians(risk: EmpiricalRisk) -> list[BatchProduct]:
     return [HessianGraph(risk, batch) for batch in risk.batches]
 
 
-def jacobians(risk: EmpiricalRisk) -> list[BatchGraph]:
+def jacobians(risk: EmpiricalRisk) -> list[BatchProduct]:
     curvature = lambda z, batch: risk.loss.hessian_at(z, batch.target)
     return [JacobianGraph(risk, batch, curvature, "GaussNewton") for batch in risk.batches]
 
 
-def residuals(risk: EmpiricalRisk) -> list[BatchGraph]:
-    return [HessianGraph(risk, batch, fixed_residual=True) for batch in risk.batches]
+def residuals(risk: EmpiricalRisk) -> list[BatchProduct]:
+    return [HessianGraph(risk, batch, fixed_output_gradient=True) for batch in risk.batches]
 
 
 def check(matrix: Tensor, truth: Tensor, scale: float) -> None:
