@@ -6,6 +6,7 @@ numerical non-convergence is a status in the returned record, not an exception.
 """
 
 import difflib
+import importlib
 from collections.abc import Iterable
 
 
@@ -77,6 +78,10 @@ class DataError(FileError):
     """A data file is missing, damaged, or not what it should be."""
 
 
+class MissingPackageError(EigenscapeError, ImportError):
+    """A package that comes with one of our extras cannot be imported."""
+
+
 class RankError(EigenscapeError, ConnectionError):
     """Another process of the same computation has ended, failed, or does not answer."""
 
@@ -118,6 +123,38 @@ def near_matches(name: str, candidates: Iterable[str], limit: int = 3) -> str:
         return "Nearest: " + ", ".join(repr(candidate) for candidate in near) + "."
     shown = ", ".join(repr(candidate) for candidate in known[:limit])
     return f"There are {len(known)}: {shown}{', …' if len(known) > limit else ''}."
+
+
+# The packages that come with our extras, by what is imported; `pyproject.toml` gives the reasons.
+EXTRAS = {
+    "matplotlib": "report",
+    "plotly": "report",
+    "jinja2": "report",
+    "typer": "cli",
+    "rich": "cli",
+    "pandas": "tables",
+    "sklearn": "digits",
+}
+
+
+def require_packages(call: str, *packages: str) -> None:
+    """Import packages of our extras, else refuse and name the extra to install.
+
+    Args:
+        call: What the user called.
+        *packages: What it imports; keys of `EXTRAS`.
+
+    Raises:
+        MissingPackageError: If one cannot be imported.
+    """
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise MissingPackageError(
+                f"`{call}` needs the package {package}; got: {error}. Install it: "
+                f"`pip install 'eigenscape[{EXTRAS[package]}]'`."
+            ) from error
 
 
 # PyTorch's generator reads only 32 bits of a seed; a larger one would repeat a smaller one's draw.

@@ -1,23 +1,36 @@
 """Refusals: what they are called, what they inherit, and how they are worded."""
 
 import inspect
+import re
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import torch
 
-from eigenscape import errors
+from eigenscape import cli, errors
 from eigenscape.errors import (
+    EXTRAS,
     EigenscapeError,
     EigenscapeWarning,
     InvalidArgumentError,
+    MissingPackageError,
     UnknownNameError,
     WrongTypeError,
     near_matches,
     require_choice,
     require_count,
     require_not_negative,
+    require_packages,
     require_positive,
     require_seed,
 )
+from eigenscape.linalg import TraceEstimate, trace
+from eigenscape.operator import Dense
+from eigenscape.report import write_figures, write_report
+from eigenscape.zoo import load_digits
 
 
 def test_every_exception_is_caught_by_the_root() -> None:
@@ -104,3 +117,58 @@ def test_seeds_have_32_bits() -> None:
             require_seed(value, "f")
     with pytest.raises(WrongTypeError, match="seed"):
         require_seed(1.5, "f")
+
+
+def test_extras_are_those_that_can_be_installed() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    offered = project["project"]["optional-dependencies"]
+    imported_as = {"scikit-learn": "sklearn"}
+    listed = {}
+    for extra in ("report", "cli", "tables", "digits"):
+        for requirement in offered[extra]:
+            name = re.split(r"[<>=]", requirement)[0]
+            listed[imported_as.get(name, name)] = extra
+    assert listed == EXTRAS
+    require_packages("f()", *EXTRAS)  # all are installed for the tests
+
+
+def record() -> TraceEstimate:
+    return trace(Dense(torch.eye(3)), num_products=3)
+
+
+@pytest.mark.parametrize(
+    ("package", "call", "use"),
+    [
+        ("pandas", "record.to_frame()", lambda: record().to_frame()),
+        ("matplotlib", "record.plot()", lambda: record().plot()),
+        ("matplotlib", "write_figures(...)", lambda: write_figures(record(), "figures")),
+        ("plotly", "write_report(...)", lambda: write_report(record(), "report.html")),
+        ("jinja2", "write_report(...)", lambda: write_report(record(), "report.html")),
+        ("sklearn", "load_digits()", lambda: load_digits("train")),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    package: str, call: str, use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackageError) as caught:
+        use()
+    text = str(caught.value)
+    assert text.startswith(f"`{call}` needs the package {package}; got: ")
+    assert text.endswith(f"Install it: `pip install 'eigenscape[{EXTRAS[package]}]'`.")
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_the_command_without_its_extra_says_so_in_a_line(
+    package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"`eigenscape` needs the package {package}; got: ")
+    assert said.err.endswith("`pip install 'eigenscape[cli]'`.\n")
+    assert said.err.count("\n") == 1

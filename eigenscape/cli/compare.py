@@ -10,7 +10,7 @@ from eigenscape.cli import _runs
 from eigenscape.cli._progress import Watch
 from eigenscape.cli._screen import Screen, cell
 from eigenscape.cli._verb import Debug
-from eigenscape.errors import InvalidArgumentError
+from eigenscape.errors import InvalidArgumentError, require_packages
 
 if TYPE_CHECKING:
     from eigenscape.report import Comparison
@@ -66,6 +66,7 @@ def compare(
 def _draw(comparison: "Comparison", path: Path) -> None:
     import io
 
+    require_packages("eigenscape compare --out", "matplotlib")
     import matplotlib.pyplot as plt
 
     figure = comparison.plot().figure.get_figure(root=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor
 
-from eigenscape.errors import ConvergenceWarning, EigenscapeError
+from eigenscape.errors import ConvergenceWarning, EigenscapeError, require_packages
 from eigenscape.plugins import renderer, run_keeper
 from eigenscape.records.pictures import Picture
 from eigenscape.records.self_test import SelfTest
@@ -101,6 +101,7 @@ class Record:
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return the result as a pandas DataFrame."""
+        require_packages("record.to_frame()", "pandas")
         import pandas
 
         return pandas.DataFrame({name: list(column) for name, column in self.columns().items()})

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from eigenscape.errors import EigenscapeError, WrongTypeError
+from eigenscape.errors import EigenscapeError, WrongTypeError, require_packages
 from eigenscape.records import Picture, Record
 from eigenscape.report._matplotlib import draw_panel, fill_figure, size_of, style
 
@@ -45,6 +45,7 @@ def draw(record: Any, ax: "Axes | None" = None) -> "Axes":
 
     Raises:
         EigenscapeError: If there is no picture of this kind of record.
+        MissingPackageError: If matplotlib is not installed.
         WrongTypeError: If `ax` is no matplotlib axes.
 
     Examples:
@@ -56,6 +57,7 @@ def draw(record: Any, ax: "Axes | None" = None) -> "Axes":
         'eigenvalue λ'
     """
     picture = pictures_of(record)[0]
+    require_packages("record.plot()", "matplotlib")
     if ax is None:
         import matplotlib.pyplot as plt
 

@@ -4,6 +4,7 @@ import os
 from functools import partial
 from pathlib import Path
 
+from eigenscape.errors import require_packages
 from eigenscape.records import Picture, Record, write_with
 from eigenscape.report._matplotlib import make_figure, style
 from eigenscape.report.draw import pictures_of
@@ -26,6 +27,7 @@ def write_figures(record: Record, folder: str | os.PathLike[str]) -> list[Path]:
 
     Raises:
         EigenscapeError: If there is no picture of this kind of record.
+        MissingPackageError: If matplotlib is not installed.
 
     Examples:
         >>> import torch
@@ -36,6 +38,7 @@ def write_figures(record: Record, folder: str | os.PathLike[str]) -> list[Path]:
         ['eigenvalues.png', 'eigenvalues.pdf']
     """
     pictures = pictures_of(record)
+    require_packages("write_figures(...)", "matplotlib")
     directory = Path(folder)
     directory.mkdir(parents=True, exist_ok=True)
     return [path for picture in pictures for path in _write(picture, directory)]

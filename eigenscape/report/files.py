@@ -1,12 +1,11 @@
 """What a run folder holds for people: the figures of a record, and its page."""
 
-import importlib.util
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eigenscape.errors import EigenscapeWarning
+from eigenscape.errors import EigenscapeWarning, MissingPackageError, require_packages
 from eigenscape.records import Record
 from eigenscape.report.figures import write_figures
 from eigenscape.report.page import write_report
@@ -29,12 +28,14 @@ def write_files(record: Record, folder: Path, settings: Mapping[str, Any]) -> No
 
 def _installed(what: str, *packages: str) -> bool:
     """Say whether optional packages are there; a result is not lost because one is not."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
+    try:
+        require_packages("record.save(folder)", *packages)
+    except MissingPackageError as error:
         warnings.warn(
-            f"The run is saved without its {what}: {' and '.join(missing)} cannot be imported. "
-            "`pip install 'eigenscape[all]'`, and save again with `overwrite=True`.",
+            f"The run is saved without its {what}. {error} Then save it again with "
+            "`overwrite=True`.",
             EigenscapeWarning,
             stacklevel=6,
         )
-    return not missing
+        return False
+    return True

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eigenscape.analyses import Analysis
-from eigenscape.errors import WrongTypeError
+from eigenscape.errors import WrongTypeError, require_packages
 from eigenscape.records import Record, Table, seconds, short, size, table_of, write_bytes
 from eigenscape.report._definitions import DEFINITIONS, NAMES
 from eigenscape.report._plotly import palettes, plots
@@ -156,6 +156,7 @@ def _(analysis: Analysis) -> Page:
 
 def _render(page: Page, record: Record, folder: Path, settings: dict[str, Any]) -> str:
     """Fill the template; everything that comes from records is escaped by it."""
+    require_packages("write_report(...)", "plotly", "jinja2")
     import jinja2
     from plotly.offline import get_plotlyjs
 

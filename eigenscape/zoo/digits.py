@@ -6,7 +6,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from eigenscape.errors import DataError, InvalidArgumentError, require_choice, require_count
+from eigenscape.errors import (
+    InvalidArgumentError,
+    require_choice,
+    require_count,
+    require_packages,
+)
 
 # The split is ours, since the set has none: 36 of each class for the test, drawn with this seed.
 _SPLIT_SEED, _TEST_PER_CLASS = 0, 36
@@ -79,7 +84,7 @@ def load_digits(split: str = "train", *, pixels: str = "unit") -> Digits:
         The data set.
 
     Raises:
-        DataError: If scikit-learn is not installed.
+        MissingPackageError: If scikit-learn is not installed.
 
     Examples:
         >>> load_digits("test").num_samples
@@ -98,16 +103,12 @@ def raw_digits(split: str) -> tuple[Tensor, Tensor]:
     """Return images (n, 8, 8) with pixels from 0 to 16, float64, and labels (n,), int64.
 
     Raises:
-        DataError: If scikit-learn is not installed.
+        MissingPackageError: If scikit-learn is not installed.
     """
     require_choice(split, ("train", "test"), "load_digits(split=...)")
-    try:
-        from sklearn.datasets import load_digits as bundled
-    except ImportError:
-        raise DataError(
-            "The digits come with scikit-learn, which is not installed: "
-            "`pip install 'eigenscape[all]'`."
-        ) from None
+    require_packages("load_digits()", "sklearn")
+    from sklearn.datasets import load_digits as bundled
+
     loaded = bundled()
     images, labels = torch.from_numpy(loaded.images), torch.from_numpy(loaded.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SPLIT_SEED))

@@ -1,7 +1,6 @@
 """The digits that come with scikit-learn: whole, split once and for all, and scaled as said."""
 
-import builtins
-from typing import Any
+import sys
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from sklearn.datasets import load_digits as bundled
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from eigenscape.errors import DataError, InvalidArgumentError, UnknownNameError
+from eigenscape.errors import InvalidArgumentError, MissingPackageError, UnknownNameError
 from eigenscape.zoo import load_digits, raw_digits
 
 
@@ -108,13 +107,6 @@ def test_what_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         load_digits("validation")
     with pytest.raises(UnknownNameError, match="'unit', 'standard'"):
         load_digits(pixels="raw")
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(DataError, match="pip install"):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'eigenscape\[digits\]'"):
         load_digits()
