@@ -263,6 +263,7 @@ class ClassGradients:
             residuals=residuals,
             which="largest",
             tolerance=1e-6,
+            shapes=dict(self.risk.space.shapes),
         )
 
     def _gram(self, name: str) -> Tensor:

@@ -187,6 +187,7 @@ class KroneckerHessian(FormedOperator):
             residuals=residuals,
             which="largest",
             tolerance=1e-6,
+            shapes=dict(self.space.shapes),
         )
 
 

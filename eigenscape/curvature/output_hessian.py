@@ -243,6 +243,7 @@ class OutputHessian(FormedOperator):
             residuals=(self.matrix @ vectors - vectors * values).norm(dim=0),
             which="largest",
             tolerance=1e-6,
+            shapes=dict(self.space.shapes),
         )
 
 

@@ -156,7 +156,15 @@ def make_pairs(
         text += f", the largest is {float(residuals.max()):.1e}, after {num_products} products."
         status = Status(False, f"{text} {advice}")
     return EigenPairs(
-        status, num_products, seed, values, X.to(operator.dtype), residuals, which, tolerance
+        status,
+        num_products,
+        seed,
+        values,
+        X.to(operator.dtype),
+        residuals,
+        which,
+        tolerance,
+        dict(operator.space.shapes),
     )
 
 

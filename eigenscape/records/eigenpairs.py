@@ -5,15 +5,17 @@ Letters: A the symmetric operator; λ its eigenvalue estimates; r = ‖Av − λ
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from eigenscape.errors import WrongTypeError
+from eigenscape.errors import InvalidArgumentError, WrongTypeError
 from eigenscape.records.numbers import short
 from eigenscape.records.pictures import Axis, Panel, Picture, Points, numbers
 from eigenscape.records.record import Columns, Record
+from eigenscape.space import ParamSpace
 
 _SHOWN = 20
 
@@ -30,6 +32,8 @@ class EigenPairs(Record):
         which: Which pairs were asked for: "largest", "smallest", "both" (ends) or "magnitude".
         tolerance: The residual asked for, as a fraction of |λ|; for λ near 0 the rounding of ‖A‖ is
             enough.
+        shapes: Names and shapes of the tensors that a vector's entries belong to, in order: the
+            operator's space. None in records of before 0.3.
     """
 
     values: Tensor
@@ -37,6 +41,7 @@ class EigenPairs(Record):
     residuals: Tensor
     which: str
     tolerance: float
+    shapes: Mapping[str, tuple[int, ...]] | None = None
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -65,6 +70,39 @@ class EigenPairs(Record):
             vectors=self.vectors[:, key],
             residuals=self.residuals[key],
         )
+
+    @property
+    def space(self) -> ParamSpace:
+        """The space that the vectors live in.
+
+        Raises:
+            InvalidArgumentError: If the record does not hold it, as those of before 0.3.
+        """
+        if self.shapes is None:
+            raise InvalidArgumentError(
+                "`pairs.space` must be known; got pairs of before 0.3, or without `shapes=`. Take "
+                "that of their operator, e.g. `A.space.block('fc1').take(pairs.vectors)`."
+            )
+        return ParamSpace(self.shapes)
+
+    def entries(self, *patterns: str) -> Tensor:
+        """Return the vectors' entries of some tensors or layers, (q, k).
+
+        Args:
+            *patterns: As in `ParamSpace.block`: a tensor ("fc1.weight"), a layer ("fc1"), a glob.
+
+        Returns:
+            The rows of `vectors` that belong to them; their squares add up to each vector's share.
+
+        Examples:
+            >>> from eigenscape.linalg import eigsh
+            >>> from eigenscape.operator import Dense
+            >>> layers = ParamSpace({"fc1.weight": (2, 1), "fc2.weight": (1, 1)})
+            >>> A = Dense(torch.diag(torch.tensor([1.0, 3.0, 2.0])), space=layers)
+            >>> eigsh(A, num_pairs=2).entries("fc1").square().sum(0).round().tolist()
+            [1.0, 0.0]
+        """
+        return self.space.block(*patterns).take(self.vectors)
 
     def intervals(self) -> Tensor:
         """Return [λ − r, λ + r] (k, 2): the operator has an eigenvalue in each of them.

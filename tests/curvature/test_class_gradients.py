@@ -234,6 +234,7 @@ def test_two_classes_have_no_cross_part() -> None:
     found = ClassGradients(risk_of(model, x, y))
     assert float(found.eigenvalues("cross").abs().max()) < 1e-30
     pairs = found.top_pairs("cross")
+    assert pairs.space == found.risk.space
     assert float(pairs.residuals.max()) < 1e-15
 
 

@@ -130,6 +130,7 @@ def test_the_operator_keeps_its_contract() -> None:
 def test_top_pairs_are_those_of_the_dense_matrix(bias: bool) -> None:
     K = KroneckerHessian(risk_of(fully_connected(bias=bias), torch.randn(N, 5)), "2")
     pairs, n = K.top_pairs(5), K.space.size
+    assert pairs.space == K.space
     values = torch.linalg.eigvalsh(K.to_dense()).flip(0)
     torch.testing.assert_close(pairs.values, values[:5])
     assert float(pairs.residuals.max()) < 1e-14

@@ -170,6 +170,7 @@ def test_stacked_convolutions_have_the_second_derivatives_of_the_loss() -> None:
 def test_top_pairs_are_those_of_the_matrix() -> None:
     M = OutputHessian(risk_of(fully_connected(), torch.randn(N, 5)), "2")
     pairs = M.top_pairs(4)
+    assert pairs.space == M.space
     torch.testing.assert_close(pairs.values, torch.linalg.eigvalsh(M.matrix).flip(0)[:4])
     torch.testing.assert_close(M @ pairs.vectors, pairs.vectors * pairs.values)
     assert float(pairs.residuals.max()) < 1e-14

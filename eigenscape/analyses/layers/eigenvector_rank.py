@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.analyses.layers._pictures import rank_picture
-from eigenscape.errors import ShapeError, UnsupportedModelError, require_count
+from eigenscape.errors import ShapeError, UnsupportedModelError, WrongTypeError, require_count
 from eigenscape.operator import LinearOperator
 from eigenscape.records import Columns, EigenPairs, Picture, Record, Status
 from eigenscape.space import ParamSpace
@@ -54,7 +54,11 @@ class EigenvectorRank(Record):
 
 
 def eigenvector_rank(
-    pairs: EigenPairs | Tensor, block: LinearOperator, *, num_values: int = 10, seed: int = 0
+    pairs: EigenPairs | Tensor,
+    block: LinearOperator | None = None,
+    *,
+    num_values: int = 10,
+    seed: int = 0,
 ) -> EigenvectorRank:
     """Measure how close the eigenvectors of a layer's block are to rank one.
 
@@ -66,7 +70,8 @@ def eigenvector_rank(
     Args:
         pairs: Eigenpairs of the block, or its eigenvectors (q, k).
         block: Any operator on one layer's parameters: `LayerHessian`, `KroneckerHessian`,
-            `Hessian(risk)["fc1"]`, …; only its space is used.
+            `Hessian(risk)["fc1"]`, …; only its space is used. Eigenpairs know theirs; give it with
+            vectors.
         num_values: Singular values to keep, at most min(m, n) of them.
         seed: Fixes the random vectors.
 
@@ -76,6 +81,7 @@ def eigenvector_rank(
     Raises:
         UnsupportedModelError: If the block is not that of one weight, with or without a bias.
         ShapeError: If vectors and block do not fit.
+        WrongTypeError: If vectors come without a block.
 
     Examples:
         >>> from eigenscape.operator import Dense
@@ -86,7 +92,13 @@ def eigenvector_rank(
     """
     require_count(num_values, "eigenvector_rank(num_values=...)")
     h = pairs.vectors if isinstance(pairs, EigenPairs) else pairs
-    matrices = _matrices(h, block.space)
+    known = pairs if block is None else block
+    if isinstance(known, Tensor):
+        raise WrongTypeError(
+            "`eigenvector_rank(vectors, block)` needs the block that the vectors belong to; got "
+            "none. Give an operator on the layer, or `EigenPairs`, which know their space."
+        )
+    matrices = _matrices(h, known.space)
     k, m, n = matrices.shape
     singular = torch.linalg.svdvals(matrices.double()).cpu()
     generator = torch.Generator().manual_seed(seed)

@@ -244,6 +244,7 @@ def _end(
             residuals=torch.zeros(0, dtype=torch.float64),
             which=which,
             tolerance=tolerance,
+            shapes=dict(operator.space.shapes),
         )
 
     def compute() -> EigenPairs:

@@ -7,7 +7,7 @@ from torch import nn
 import eigenscape as es
 from eigenscape.analyses import eigenvector_rank, rank_one_share
 from eigenscape.curvature import KroneckerHessian, LayerHessian
-from eigenscape.errors import ShapeError, UnsupportedModelError
+from eigenscape.errors import ShapeError, UnsupportedModelError, WrongTypeError
 from eigenscape.operator import Dense
 from eigenscape.space import ParamSpace
 
@@ -43,6 +43,11 @@ def test_eigenvectors_of_a_layer(name: str) -> None:
     torch.testing.assert_close(found.singular, singular[:, :2])
     torch.testing.assert_close(found.shares, rank_one_share(K.to_matrices(pairs.vectors)))
     assert (found.num_outputs, found.num_inputs) == K.to_matrices(pairs.vectors)[0].shape
+    assert torch.equal(eigenvector_rank(pairs, num_values=2).singular, found.singular)
+    with pytest.raises(
+        WrongTypeError, match="needs the block that the vectors belong to; got none"
+    ):
+        eigenvector_rank(pairs.vectors)
     same = eigenvector_rank(pairs.vectors, es.Hessian(risk)[name])
     torch.testing.assert_close(same.shares, found.shares)
     exact = eigenvector_rank(K.top_pairs(3), K)
