@@ -1,4 +1,4 @@
-"""Contracts that every operator and every estimator must keep, also those you write yourself.
+"""Contracts of operators, of representations of a matrix and of estimators, also of your own.
 
 Each check raises `ContractError`; no test framework is needed.
 """
@@ -112,7 +112,7 @@ def check_operator(
     true = dense.detach().to("cpu", torch.float64)
     if operator.shape != tuple(true.shape):
         raise ContractError(f"expected shape {tuple(true.shape)}; got {operator.shape}")
-    close = _Comparison(operator, rtol * float(true.norm()) + atol)
+    close = _Comparison(operator.dtype, operator.device, rtol * float(true.norm()) + atol)
     _check_products(operator, true, close)
     _check_transpose(operator, true, close)
     _check_algebra(operator, true, close)
@@ -126,10 +126,10 @@ def check_operator(
 
 
 class _Comparison:
-    """Random columns of the operator's kind; products compared within one tolerance."""
+    """Random columns of one kind; products compared within one tolerance."""
 
-    def __init__(self, operator: LinearOperator, tolerance: float) -> None:
-        self._dtype, self._device, self._tolerance = operator.dtype, operator.device, tolerance
+    def __init__(self, dtype: torch.dtype, device: torch.device, tolerance: float) -> None:
+        self._dtype, self._device, self._tolerance = dtype, device, tolerance
         self._generator = torch.Generator().manual_seed(0)
 
     def columns(self, n: int, *k: int) -> Tensor:
@@ -240,6 +240,116 @@ def _check_refusals(A: LinearOperator) -> None:
         except EigenscapeError:
             continue
         raise ContractError(f"A @ X with {what}: expected an EigenscapeError; got a result")
+
+
+def check_representation(
+    representation: Any,
+    matrix: Tensor,
+    *,
+    moved: Callable[[], Tensor] | None = None,
+    rtol: float = 1e-10,
+    atol: float = 0.0,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+) -> None:
+    """Compare an object that multiplies rows for a whole matrix with that matrix.
+
+    Such an object has three methods: `multiply(rows)` takes rows (k, n) and returns their products
+    (k, n), sums over the batches of this process that are not divided by anything;
+    `memory(num_columns)` says in whole bytes what is `kept` between products and what is `working`
+    during one of so many; `forget()` drops all that belongs to the parameters as they were.
+
+    Checked are one row and several, different numbers of rows after each other, rows of unequal
+    length, linearity, that rows are left as they are and results of before, too, the memory, and
+    that the object multiplies after `forget()`. The tolerance is that of `check_operator`.
+
+    Args:
+        representation: What to check.
+        matrix: The true matrix (n, n), summed and not divided, from an independent source.
+        moved: Moves the parameters and returns the matrix there. Then `forget()` is called, and the
+            products must be those of the new matrix. The parameters stay where they are then.
+        rtol: Allowed error relative to the Frobenius norm of the matrix.
+        atol: Allowed error beside it, for matrices that are zero.
+        dtype: Of the rows.
+        device: Where they live.
+
+    Raises:
+        ContractError: At the first thing that is wrong.
+    """
+
+    def compare(matrix: Tensor, call: str) -> None:
+        true = matrix.detach().to("cpu", torch.float64)
+        if true.ndim != 2 or true.shape[0] != true.shape[1]:
+            raise ContractError(f"matrix: expected shape (n, n); got {tuple(true.shape)}")
+        close = _Comparison(dtype, torch.device(device), rtol * float(true.norm()) + atol)
+        _check_rows(representation, true, close, call)
+
+    compare(matrix, "multiply")
+    _check_memory(representation)
+    representation.forget()
+    compare(matrix, "multiply after forget()")
+    if moved is not None:
+        new = moved()
+        if float((new - matrix).norm()) <= 10 * (rtol * float(matrix.norm()) + atol):
+            raise ContractError("moved(): expected another matrix than before; got the same")
+        representation.forget()
+        compare(new, "multiply after moved() and forget()")
+
+
+def _check_rows(representation: Any, true: Tensor, close: _Comparison, call: str) -> None:
+    n = len(true)
+
+    def multiplied(what: str, rows: Tensor) -> Tensor:
+        before = rows.clone()
+        products = representation.multiply(rows)
+        if not torch.equal(before, rows):
+            raise ContractError(
+                f"{call}, {what}: expected the rows unchanged; got them overwritten"
+            )
+        if not isinstance(products, Tensor):
+            name = type(products).__name__
+            raise ContractError(
+                f"{call}, {what}: expected a tensor {tuple(rows.shape)}; got {name}"
+            )
+        expected = (tuple(rows.shape), rows.device, False)
+        if (got := (tuple(products.shape), products.device, products.requires_grad)) != expected:
+            raise ContractError(f"{call}, {what}: expected {expected}; got {got}")
+        return products
+
+    first = close.columns(1, n)
+    products = multiplied("one row", first)
+    kept = products.clone()
+    close.results(f"{call}, one row", products.T, true @ first.T.cpu().double())
+    for count in (5, 2, 7):
+        rows, what = close.columns(count, n), f"{count} rows"
+        close.results(f"{call}, {what}", multiplied(what, rows).T, true @ rows.T.cpu().double())
+    if not torch.equal(products, kept):
+        raise ContractError(f"{call}: expected results of before unchanged; got them overwritten")
+    U, V = close.columns(2, n), close.columns(2, n)
+    combined = multiplied("linearity", 3 * U - V / 2)
+    expected = 3 * multiplied("linearity", U) - multiplied("linearity", V) / 2
+    close.results(f"{call}, linearity", combined.T, expected.T, scale=8.0)
+    lengths = [1e-4, 1.0, 1e4]
+    rows = close.columns(3, n)
+    rows = rows * torch.tensor(lengths).to(rows)[:, None]
+    products = multiplied("rows of unequal length", rows)
+    for row, got, length in zip(rows, products, lengths, strict=True):
+        what = f"{call}, a row of length {length:g} beside others"
+        close.results(what, got, true @ row.cpu().double(), scale=length)
+
+
+def _check_memory(representation: Any) -> None:
+    before = (0, 0)
+    for count in (1, 2, 16):
+        memory = representation.memory(count)
+        now = (memory.kept, memory.working)
+        if not all(type(size) is int and size >= 0 for size in now):
+            raise ContractError(f"memory({count}): expected integers of 0 or more; got {now}")
+        if now[0] < before[0] or now[1] < before[1]:
+            raise ContractError(
+                f"memory({count}): expected at least {before}, as for fewer columns; got {now}"
+            )
+        before = now
 
 
 def check_estimator(estimate: Callable[[int], Any], truth: Any, *, num_seeds: int = 200) -> None:

@@ -15,6 +15,7 @@ from eigenscape.testing import (
     ContractError,
     check_estimator,
     check_operator,
+    check_representation,
     dense_hessian,
     matrix_with_spectrum,
 )
@@ -189,6 +190,188 @@ def test_a_wrong_operator_within_the_tolerance_is_the_callers_choice() -> None:
     with pytest.raises(ContractError, match="A @ x: expected an error of at most"):
         check_operator(good(SQUARE), SQUARE * (1 + 1e-9))
     check_operator(good(SYMMETRIC * 1e-14), SYMMETRIC * 0, atol=1e-12)
+
+
+# --- check_representation ---
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a representation says about its bytes."""
+
+    kept: object
+    working: object
+
+
+class Rows:
+    """A right representation: a sum over two batches, of which it keeps its own copy."""
+
+    def __init__(self, matrix: Tensor, dtype: torch.dtype = torch.float64) -> None:
+        self.matrix, self.dtype, self.known = matrix.clone(), dtype, None
+        self.forgotten = 0
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        if self.known is None:
+            self.known = (0.25 * self.matrix).to(self.dtype), (0.75 * self.matrix).to(self.dtype)
+        return sum(rows @ summand.T for summand in self.known)
+
+    def memory(self, num_columns: int) -> Memory:
+        return Memory(8 * self.matrix.numel(), 8 * num_columns * len(self.matrix))
+
+    def forget(self) -> None:
+        self.known = None
+        self.forgotten += 1
+
+    def move(self) -> Tensor:
+        self.matrix = self.matrix + torch.eye(len(self.matrix))
+        return self.matrix
+
+
+@pytest.mark.parametrize("matrix", [SYMMETRIC, SQUARE, SQUARE[:1, :1], SYMMETRIC * 0])
+def test_right_representations_pass(matrix: Tensor) -> None:
+    rows = Rows(matrix)
+    check_representation(rows, matrix, rtol=1e-13)
+    check_representation(rows, matrix, moved=rows.move, rtol=1e-13)
+    assert rows.forgotten == 3
+
+
+def test_representations_in_low_precision_have_their_own_tolerance() -> None:
+    rows = Rows(SQUARE, torch.float32)
+    check_representation(rows, SQUARE, moved=rows.move, rtol=1e-5, dtype=torch.float32)
+    with pytest.raises(ContractError, match="multiply, one row: expected an error of at most"):
+        check_representation(Rows(SQUARE, torch.float32), SQUARE, dtype=torch.float32)
+
+
+class Divided(Rows):
+    def multiply(self, rows: Tensor) -> Tensor:
+        return super().multiply(rows) / 2
+
+
+class OneRow(Rows):
+    """Its first call decides for how many rows it has room."""
+
+    room = 0
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        self.room = self.room or len(rows)
+        return super().multiply(rows[: self.room]).expand_as(rows)
+
+
+class OneBuffer(Rows):
+    """Writes all results to one place."""
+
+    buffer = torch.zeros(7, 10, dtype=torch.float64)
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        self.buffer[: len(rows)] = super().multiply(rows)
+        return self.buffer[: len(rows)]
+
+
+class Overwrites(Rows):
+    def multiply(self, rows: Tensor) -> Tensor:
+        products = super().multiply(rows)
+        rows.zero_()
+        return products
+
+
+class Clipped(Rows):
+    """Right for rows as they are drawn, and for none that are larger."""
+
+    most = 3.5
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        return super().multiply(rows.clamp(-self.most, self.most))
+
+
+class ClippedLater(Clipped):
+    most = 100.0
+
+
+class Columns(Rows):
+    def multiply(self, rows: Tensor) -> Tensor:
+        return super().multiply(rows).T
+
+
+class NoTensor(Rows):
+    def multiply(self, rows: Tensor) -> object:
+        return super().multiply(rows).numpy()
+
+
+class WithGraph(Rows):
+    def multiply(self, rows: Tensor) -> Tensor:
+        return super().multiply(rows).clone().requires_grad_()
+
+
+class NegativeMemory(Rows):
+    def memory(self, num_columns: int) -> Memory:
+        return Memory(-8, 8)
+
+
+class FractionalMemory(Rows):
+    def memory(self, num_columns: int) -> Memory:
+        return Memory(0, 8.5)
+
+
+class ShrinkingMemory(Rows):
+    def memory(self, num_columns: int) -> Memory:
+        return Memory(8, 1024 // num_columns)
+
+
+class NeverForgets(Rows):
+    def forget(self) -> None:
+        pass
+
+
+class ForgetsAll(Rows):
+    """Loses what no parameter changes, too."""
+
+    def forget(self) -> None:
+        self.matrix, self.known = self.matrix * 0, None
+
+
+class StaysPut(Rows):
+    def move(self) -> Tensor:
+        return self.matrix
+
+
+BROKEN: dict[str, tuple[type[Rows], str]] = {
+    "divided": (Divided, "multiply, one row: expected an error of at most"),
+    "one row": (OneRow, "multiply, 5 rows: expected an error of at most"),
+    "one buffer": (OneBuffer, "multiply: expected results of before unchanged; got them overw"),
+    "overwrites": (Overwrites, "multiply, one row: expected the rows unchanged; got them overw"),
+    "not linear": (Clipped, "multiply, linearity: expected an error of at most"),
+    "clipped": (ClippedLater, "multiply, a row of length 10000 beside others: expected an error"),
+    "shape": (Columns, r"multiply, one row: expected \(\(1, 10\),.*got \(\(10, 1\),"),
+    "no tensor": (NoTensor, r"multiply, one row: expected a tensor \(1, 10\); got ndarray"),
+    "graph attached": (WithGraph, "one row: expected .*False.*got .*True"),
+    "negative memory": (NegativeMemory, r"memory\(1\): expected integers of 0 or more; got \(-8"),
+    "bytes in parts": (
+        FractionalMemory,
+        r"memory\(1\): expected integers of 0 or more; got .*8\.5",
+    ),
+    "shrinking memory": (
+        ShrinkingMemory,
+        r"memory\(2\): expected at least \(8, 1024\).*got \(8, 512",
+    ),
+    "never forgets": (
+        NeverForgets,
+        r"multiply after moved\(\) and forget\(\), one row: expected an",
+    ),
+    "forgets all": (ForgetsAll, r"multiply after forget\(\), one row: expected an error"),
+    "stays put": (StaysPut, r"moved\(\): expected another matrix than before; got the same"),
+}
+
+
+@pytest.mark.parametrize(("broken", "text"), BROKEN.values(), ids=BROKEN.keys())
+def test_wrong_representations_are_rejected(broken: type[Rows], text: str) -> None:
+    rows = broken(SQUARE)
+    with pytest.raises(ContractError, match=text):
+        check_representation(rows, SQUARE, moved=rows.move)
+
+
+def test_a_representation_is_compared_with_a_square_matrix() -> None:
+    with pytest.raises(ContractError, match=r"matrix: expected shape \(n, n\); got \(4, 9\)"):
+        check_representation(Rows(SQUARE), WIDE)
 
 
 # --- dense_hessian ---
