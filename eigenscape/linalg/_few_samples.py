@@ -15,10 +15,16 @@ it is widened by Student's factor: ±2 of it cover 95 % where samples are near n
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from scipy.special import gammaincinv, stdtrit
 from torch import Tensor
+
+from eigenscape.records import Status
+
+# Before this many probes a standard error is itself too uncertain to end a run on.
+MIN_PROBES = 10
 
 # What lies above two standard errors of a normal variable.
 _ABOVE = 0.5 * math.erfc(math.sqrt(2.0))
@@ -31,6 +37,27 @@ def widening(freedom: float | Tensor) -> Tensor:
     """
     degrees = torch.as_tensor(freedom, dtype=torch.float64)
     return torch.as_tensor(stdtrit(degrees.cpu().numpy(), 1.0 - _ABOVE) / 2.0)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """When a run may end before its budget: a relative standard error, or None for never."""
+
+    tolerance: float | None
+
+    def reached(self, value: float, stderr: float, num_probes: int) -> bool:
+        """Say whether the standard error is small enough and rests on enough probes."""
+        if self.tolerance is None or num_probes < MIN_PROBES:
+            return False
+        return stderr <= self.tolerance * abs(value)
+
+    def met(self, value: float, stderr: float, num_probes: int, num_products: int) -> Status | None:
+        """Return the status of a run that did what was asked, or None for one that did not."""
+        if self.tolerance is None:
+            return Status(True, f"Spent the budget of {num_products} products.")
+        if self.reached(value, stderr, num_probes):
+            return Status(True, f"Reached the tolerance with {num_products} products.")
+        return None
 
 
 class Moments:

@@ -6,7 +6,7 @@ Letters: A the operator (m × n); X (n, k) columns; Y = A X.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -18,11 +18,10 @@ from eigenscape.errors import (
     NotSymmetricError,
     ShapeError,
     WrongTypeError,
-    require_count,
 )
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.operator import LinearOperator, WrappedOperator, require_operator
-from eigenscape.records import Record
+from eigenscape.records import Record, Ticker
 from eigenscape.space import ParamSpace, Partition
 
 # Columns multiplied at a time where the caller sets nothing: enough to keep a GEMM busy, few enough
@@ -120,6 +119,18 @@ def unit_columns(operator: LinearOperator, index: Tensor) -> Tensor:
     return columns
 
 
+def diagonal_entries(
+    operator: LinearOperator, call: str, batch: int, ticker: Ticker
+) -> Iterator[Tensor]:
+    """Yield the diagonal in portions of `batch` entries, from products with unit vectors."""
+    n = operator.shape[0]
+    for first in range(0, n, batch):
+        index = torch.arange(first, min(first + batch, n), device=operator.device)
+        Y = multiply(operator, unit_columns(operator, index), call, batch=batch)
+        yield Y[index, index - first]
+        ticker.tick(first + len(index))
+
+
 def block_sums(entries: Tensor, labels: Tensor, num_blocks: int) -> Tensor:
     """Add the rows of `entries` (n, k) by block: (num_blocks, k); label −1 belongs to none."""
     sums = entries.new_zeros(num_blocks + 1, entries.shape[1])
@@ -149,11 +160,6 @@ def require_symmetric(operator: LinearOperator, call: str) -> int:
             "Use `A.gram()` or `0.5 * (A + A.T)`, or a curvature operator."
         )
     return n
-
-
-def require_seed(seed: int, call: str) -> int:
-    """Return the seed if it is an integer of 0 or more, else refuse."""
-    return require_count(seed, f"{call}(seed=...)", at_least=0)
 
 
 def require_partition(partition: Partition, space: ParamSpace, call: str) -> None:

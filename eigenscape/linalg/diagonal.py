@@ -11,23 +11,19 @@ from torch import Tensor
 
 from eigenscape.device import full_precision
 from eigenscape.errors import require_count, require_positive
-from eigenscape.linalg._few_samples import Moments
+from eigenscape.linalg._few_samples import Goal, Moments
 from eigenscape.linalg._pictures import diagonal_picture
 from eigenscape.linalg._products import (
     BATCH,
     carries_self_test,
+    diagonal_entries,
     in_units,
     multiply,
-    require_seed,
     require_square,
-    unit_columns,
 )
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.operator import LinearOperator
 from eigenscape.records import Columns, Picture, ProgressCallback, Record, Status, Ticker
-
-# Before this many probes a standard error is itself too uncertain to end a run on.
-_MIN_PROBES = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,24 +99,24 @@ def diagonal(
     n = require_square(operator, "diagonal(operator)")
     require_count(num_products, "diagonal(num_products=...)", at_least=min(2, n))
     require_count(batch, "diagonal(batch=...)")
-    require_seed(seed, "diagonal")
+    require_count(seed, "diagonal(seed=...)", at_least=0)
     if tolerance is not None:
         require_positive(tolerance, "diagonal(tolerance=...)")
     scaled = in_units(operator)
     ticker = Ticker(progress, "diagonal", min(num_products, n))
     if num_products >= n:
-        values = _exact(scaled, batch, ticker) * scaled.unit
+        values = torch.cat([*diagonal_entries(scaled, "diagonal", batch, ticker)]) * scaled.unit
         status = Status(True, f"Exact: {num_products} products allow all {n} unit vectors.")
         return DiagonalEstimate(status, n + scaled.looks, seed, values, torch.zeros_like(values), 0)
-    moments = Moments()
+    moments, goal = Moments(), Goal(tolerance)
     while moments.count < num_products:
         size = min(batch, num_products - moments.count)
         V = draw_probes(operator, size, seed=seed, first=moments.count)
         moments.add(V * multiply(scaled, V, "diagonal", batch=batch))
         ticker.tick(moments.count)
-        if tolerance is not None and _reached(moments, tolerance):
+        if tolerance is not None and goal.reached(*_sizes(moments), moments.count):
             break
-    status = _status(moments, tolerance, scaled.unit).warn()
+    status = _status(moments, goal, scaled.unit).warn()
     return DiagonalEstimate(
         status,
         moments.count + scaled.looks,
@@ -131,32 +127,16 @@ def diagonal(
     )
 
 
-def _exact(operator: LinearOperator, batch: int, ticker: Ticker) -> Tensor:
-    n = operator.shape[0]
-    values = torch.empty(n, dtype=torch.float64, device=operator.device)
-    for first in range(0, n, batch):
-        index = torch.arange(first, min(first + batch, n), device=operator.device)
-        Y = multiply(operator, unit_columns(operator, index), "diagonal", batch=batch)
-        values[index] = Y[index, torch.arange(len(index), device=operator.device)]
-        ticker.tick(first + len(index))
-    return values
+def _sizes(moments: Moments) -> tuple[float, float]:
+    """Return the norms of the entries and of their standard errors."""
+    return float(moments.mean.norm()), float(moments.stderr.norm())
 
 
-def _reached(moments: Moments, tolerance: float) -> bool:
-    if moments.count < _MIN_PROBES:
-        return False
-    return bool(moments.stderr.norm() <= tolerance * moments.mean.norm())
-
-
-def _status(moments: Moments, tolerance: float | None, unit: float) -> Status:
-    if tolerance is None:
-        return Status(True, f"Spent the budget of {moments.count} products.")
-    if _reached(moments, tolerance):
-        return Status(True, f"Reached the tolerance with {moments.count} products.")
-    error, size = (float(vector.norm()) * unit for vector in (moments.stderr, moments.mean))
-    return Status(
+def _status(moments: Moments, goal: Goal, unit: float) -> Status:
+    size, error = _sizes(moments)
+    return goal.met(size, error, moments.count, moments.count) or Status(
         False,
-        f"The standard errors have norm {error:.2e}, above {tolerance:.1e} · {size:.2e}, after "
-        f"{moments.count} products. Raise `tolerance=` or `num_products=`; the error falls like "
-        "1/√products.",
+        f"The standard errors have norm {error * unit:.2e}, above {goal.tolerance:.1e} · "
+        f"{size * unit:.2e}, after {moments.count} products. Raise `tolerance=` or "
+        "`num_products=`; the error falls like 1/√products.",
     )

@@ -22,7 +22,6 @@ from eigenscape.linalg._products import (
     carries_self_test,
     in_units,
     multiply,
-    require_seed,
     require_symmetric,
 )
 from eigenscape.linalg.pairs import (
@@ -107,7 +106,7 @@ def power_iteration(
     scaled = in_units(operator)
     require_positive(tolerance, "power_iteration(tolerance=...)")
     require_count(max_products, "power_iteration(max_products=...)")
-    require_seed(seed, "power_iteration")
+    require_count(seed, "power_iteration(seed=...)", at_least=0)
     v = _start(operator, start, 1, seed, n, "power_iteration(start=...)")
     ticker = Ticker(progress, "power iteration", max_products)
     before = v
@@ -227,7 +226,7 @@ def subspace_iteration(
     require_choice(which, ("magnitude", "largest", "smallest"), "subspace_iteration(which=...)")
     require_count(batch, "subspace_iteration(batch=...)")
     require_positive(tolerance, "subspace_iteration(tolerance=...)")
-    require_seed(seed, "subspace_iteration")
+    require_count(seed, "subspace_iteration(seed=...)", at_least=0)
     if degree == 1 and which != "magnitude":
         raise InvalidArgumentError(
             f"`subspace_iteration(which={which!r})` needs a filter, since powers of A find the "

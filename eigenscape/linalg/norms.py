@@ -14,7 +14,7 @@ from torch import Tensor
 from eigenscape.device import full_precision
 from eigenscape.errors import require_count, require_positive
 from eigenscape.linalg._blocks import BlockRun, mirror
-from eigenscape.linalg._few_samples import Moments, root_of
+from eigenscape.linalg._few_samples import Goal, Moments, root_of
 from eigenscape.linalg._pictures import blocks_picture, value_picture
 from eigenscape.linalg._products import (
     BATCH,
@@ -22,7 +22,6 @@ from eigenscape.linalg._products import (
     in_units,
     multiply,
     require_partition,
-    require_seed,
     unit_columns,
 )
 from eigenscape.linalg.eigsh import eigsh
@@ -30,9 +29,6 @@ from eigenscape.linalg.probes import draw_probes
 from eigenscape.operator import LinearOperator, require_operator
 from eigenscape.records import Columns, Picture, ProgressCallback, Record, Status, Ticker
 from eigenscape.space import Partition
-
-# Before this many probes a standard error is itself too uncertain to end a run on.
-_MIN_PROBES = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,13 +202,13 @@ def frobenius_norm(
     n = operator.shape[1]
     require_count(num_products, "frobenius_norm(num_products=...)", at_least=min(2, n))
     require_count(batch, "frobenius_norm(batch=...)")
-    require_seed(seed, "frobenius_norm")
+    require_count(seed, "frobenius_norm(seed=...)", at_least=0)
     if tolerance is not None:
         require_positive(tolerance, "frobenius_norm(tolerance=...)")
     scaled = in_units(operator)
     exact, total = num_products >= n, min(num_products, n)
     ticker = Ticker(progress, "Frobenius norm", total)
-    moments, squares = Moments(), 0.0
+    moments, goal, squares = Moments(), Goal(tolerance), 0.0
     for first in range(0, total, batch):
         size = min(batch, total - first)
         if exact:
@@ -223,15 +219,26 @@ def frobenius_norm(
         squares += float(samples.sum())
         moments.add(samples)
         ticker.tick(first + size)
-        if tolerance is not None and not exact and _reached(moments, tolerance):
+        if tolerance is not None and not exact and goal.reached(*_root(moments), moments.count):
             break
     if exact:
         status = Status(True, f"Exact: {num_products} products allow all {n} columns.")
         return NormEstimate(status, n + scaled.looks, seed, squares**0.5 * scaled.unit, 0.0, 0)
-    value, stderr = (float(number) * scaled.unit for number in root_of(moments))
-    status = _status(moments, tolerance, scaled.unit).warn()
-    spent = moments.count + scaled.looks
-    return NormEstimate(status, spent, seed, value, stderr, moments.count)
+    value, stderr = _root(moments)
+    status = goal.met(value, stderr, moments.count, moments.count) or Status(
+        False,
+        f"The standard error {stderr * scaled.unit:.2e} is above {tolerance:.1e} · "
+        f"{value * scaled.unit:.4e} after {moments.count} products. Raise `tolerance=` or "
+        "`num_products=`; the error falls like 1/√products.",
+    )
+    return NormEstimate(
+        status.warn(),
+        moments.count + scaled.looks,
+        seed,
+        value * scaled.unit,
+        stderr * scaled.unit,
+        moments.count,
+    )
 
 
 @carries_self_test
@@ -288,7 +295,7 @@ def block_norms(
     require_partition(columns, operator.space, "block_norms(column_partition=...)")
     require_count(num_probes, "block_norms(num_probes=...)", at_least=2)
     require_count(batch, "block_norms(batch=...)")
-    require_seed(seed, "block_norms")
+    require_count(seed, "block_norms(seed=...)", at_least=0)
     mirrored = operator.is_symmetric and (
         [block.spans for block in row_partition] == [block.spans for block in columns]
     )
@@ -320,20 +327,6 @@ def block_norms(
     )
 
 
-def _reached(moments: Moments, tolerance: float) -> bool:
+def _root(moments: Moments) -> tuple[float, float]:
     value, stderr = root_of(moments)
-    return moments.count >= _MIN_PROBES and bool(stderr <= tolerance * value)
-
-
-def _status(moments: Moments, tolerance: float | None, unit: float) -> Status:
-    if tolerance is None:
-        return Status(True, f"Spent the budget of {moments.count} products.")
-    if _reached(moments, tolerance):
-        return Status(True, f"Reached the tolerance with {moments.count} products.")
-    value, stderr = (float(number) * unit for number in root_of(moments))
-    return Status(
-        False,
-        f"The standard error {stderr:.2e} is above {tolerance:.1e} · {value:.4e} "
-        f"after {moments.count} products. Raise `tolerance=` or `num_products=`; the error falls "
-        "like 1/√products.",
-    )
+    return float(value), float(stderr)

@@ -8,14 +8,19 @@ import torch
 from torch import Tensor
 
 from eigenscape.device import eigh, full_precision
-from eigenscape.errors import NonFiniteError, ShapeError, require_choice, require_positive
+from eigenscape.errors import (
+    NonFiniteError,
+    ShapeError,
+    require_choice,
+    require_count,
+    require_positive,
+)
 from eigenscape.linalg._products import (
     BATCH,
     InUnits,
     carries_self_test,
     in_units,
     multiply,
-    require_seed,
     require_symmetric,
 )
 from eigenscape.operator import LinearOperator
@@ -86,7 +91,7 @@ def certify(
     n = require_symmetric(operator, "certify(operator)")
     require_choice(which, WHICH, "certify(which=...)")
     require_positive(tolerance, "certify(tolerance=...)")
-    require_seed(seed, "certify")
+    require_count(seed, "certify(seed=...)", at_least=0)
     V = require_vectors(vectors, n, "certify(vectors=...)")
     scaled = in_units(operator)
     X = orthonormal(V).to(operator.dtype).to(torch.float64)

@@ -11,45 +11,24 @@ from torch import Tensor
 
 from eigenscape.device import full_precision
 from eigenscape.errors import WrongTypeError, require_count, require_positive
-from eigenscape.linalg._few_samples import Moments, widening
+from eigenscape.linalg._few_samples import Goal, Moments, widening
 from eigenscape.linalg._pictures import traces_picture, value_picture
 from eigenscape.linalg._products import (
     BATCH,
     block_sums,
     carries_self_test,
+    diagonal_entries,
     in_units,
     multiply,
     require_partition,
-    require_seed,
     require_square,
     unit_columns,
 )
-from eigenscape.linalg._trace_methods import (
-    Estimate,
-    Goal,
-    Hutchinson,
-    HutchPlusPlus,
-    TraceMethod,
-    XTrace,
-    run_hutch_plus_plus,
-    run_hutchinson,
-    run_xtrace,
-)
+from eigenscape.linalg._trace_methods import Estimate, Hutchinson, TraceMethod
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.operator import LinearOperator
 from eigenscape.records import Columns, Picture, ProgressCallback, Record, Status, Ticker
 from eigenscape.space import Partition
-
-__all__ = [
-    "BlockTraces",
-    "HutchPlusPlus",
-    "Hutchinson",
-    "TraceEstimate",
-    "TraceMethod",
-    "XTrace",
-    "block_traces",
-    "trace",
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +130,7 @@ def trace(
         See the three methods.
     """
     n = require_square(operator, "trace(operator)")
-    require_seed(seed, "trace")
+    require_count(seed, "trace(seed=...)", at_least=0)
     if not isinstance(method, TraceMethod):
         raise WrongTypeError(
             "`trace(method=...)` must be Hutchinson(), HutchPlusPlus() or XTrace(); "
@@ -163,25 +142,22 @@ def trace(
     scaled = in_units(operator)
     ticker = Ticker(progress, "trace", min(num_products, n))
     if num_products >= n:
-        value = _exact_diagonal_sum(scaled, ticker) * scaled.unit
+        value = 0.0
+        for entries in diagonal_entries(scaled, "trace", BATCH, ticker):
+            value += float(entries.sum())
         status = Status(True, f"Exact: {num_products} products allow all {n} diagonal entries.")
+        value *= scaled.unit
         return TraceEstimate(status, n + scaled.looks, seed, value, 0.0, 0, "exact")
 
     goal = Goal(tolerance)
-    if isinstance(method, Hutchinson):
-        estimate = run_hutchinson(scaled, method, num_products, seed, goal, ticker)
-    elif isinstance(method, HutchPlusPlus):
-        estimate = run_hutch_plus_plus(scaled, method, num_products, seed, goal, ticker)
-    else:
-        estimate = run_xtrace(scaled, method, num_products, seed, goal, ticker)
-    value, stderr = estimate.value * scaled.unit, estimate.stderr * scaled.unit
+    estimate = method.run(scaled, num_products, seed, goal, ticker)
     status = _status(estimate, goal, scaled.unit).warn()
     return TraceEstimate(
         status,
         estimate.num_products + scaled.looks,
         seed,
-        value,
-        stderr,
+        estimate.value * scaled.unit,
+        estimate.stderr * scaled.unit,
         estimate.num_probes,
         type(method).__name__,
     )
@@ -234,7 +210,7 @@ def block_traces(
     require_partition(partition, operator.space, "block_traces(partition=...)")
     require_count(num_products, "block_traces(num_products=...)", at_least=min(2, n))
     require_count(batch, "block_traces(batch=...)")
-    require_seed(seed, "block_traces")
+    require_count(seed, "block_traces(seed=...)", at_least=0)
     scaled = in_units(operator)
     labels = partition.labels().to(operator.device)
     exact = num_products >= n
@@ -254,59 +230,37 @@ def block_traces(
             entries.add(products)
         ticker.tick(first + size)
     if exact:
-        text = f"Exact: {num_products} products allow all {n} diagonal entries."
-        sums = sums * scaled.unit
-        return BlockTraces(
-            Status(True, text),
-            n + scaled.looks,
-            seed,
-            partition.names,
-            sums,
-            torch.zeros_like(sums),
-            0,
-        )
-    status = Status(True, f"Spent the budget of {num_products} products.")
-    # At most twice the true variance, which is between Σ and 2Σ of the entries' variances.
-    variances = 2.0 * block_sums(entries.variance[:, None], labels, len(partition))[:, 0]
-    stderr = widening(total) * (variances / total).sqrt()
+        text, num_probes = f"Exact: {num_products} products allow all {n} diagonal entries.", 0
+        stderr = torch.zeros_like(sums)
+    else:
+        text, num_probes = f"Spent the budget of {num_products} products.", total
+        # At most twice the true variance, which is between Σ and 2Σ of the entries' variances.
+        variances = 2.0 * block_sums(entries.variance[:, None], labels, len(partition))[:, 0]
+        sums, stderr = sums / total, widening(total) * (variances / total).sqrt()
     return BlockTraces(
-        status,
+        Status(True, text),
         total + scaled.looks,
         seed,
         partition.names,
-        sums / total * scaled.unit,
+        sums * scaled.unit,
         stderr * scaled.unit,
-        total,
+        num_probes,
     )
 
 
 def _status(estimate: Estimate, goal: Goal, unit: float) -> Status:
-    tolerance = goal.tolerance
-    if tolerance is None:
-        return Status(True, f"Spent the budget of {estimate.num_products} products.")
-    wanted = tolerance * abs(estimate.value)
-    if goal.reached(estimate.value, estimate.stderr, estimate.num_probes):
-        return Status(True, f"Reached the tolerance with {estimate.num_products} products.")
+    value, stderr, num_products = estimate.value, estimate.stderr, estimate.num_products
+    if (status := goal.met(value, stderr, estimate.num_probes, num_products)) is not None:
+        return status
+    wanted = (goal.tolerance or 0.0) * abs(value)
     advice = "Raise `tolerance=` or `num_products=`"
-    if estimate.stderr > wanted > 0:
-        ratio = estimate.stderr / wanted
-        factor = ratio * ratio
-        advice += (
-            f", to about {factor * estimate.num_products:.1e} if the error falls like 1/√products"
-        )
+    if stderr > wanted > 0:
+        ratio = stderr / wanted
+        needed = ratio * ratio * num_products
+        advice += f", to about {needed:.1e} if the error falls like 1/√products"
     text = (
-        f"The standard error {estimate.stderr * unit:.2e} is above {tolerance:.1e} · "
-        f"|{estimate.value * unit:.4e}| "
-        f"after {estimate.num_products} products and {estimate.num_probes} probes. {advice}."
+        f"The standard error {stderr * unit:.2e} is above {goal.tolerance:.1e} · "
+        f"|{value * unit:.4e}| "
+        f"after {num_products} products and {estimate.num_probes} probes. {advice}."
     )
     return Status(False, text)
-
-
-def _exact_diagonal_sum(operator: LinearOperator, ticker: Ticker) -> float:
-    value, n = 0.0, operator.shape[0]
-    for first in range(0, n, BATCH):
-        index = torch.arange(first, min(first + BATCH, n), device=operator.device)
-        Y = multiply(operator, unit_columns(operator, index), "trace")
-        value += float(Y[index, torch.arange(len(index), device=operator.device)].sum())
-        ticker.tick(first + len(index))
-    return value

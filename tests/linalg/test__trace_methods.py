@@ -1,31 +1,28 @@
 """Three ways to a trace: exact where they must be, unbiased elsewhere, no product uncounted."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
 from eigenscape.errors import InvalidArgumentError, UnknownNameError
+from eigenscape.linalg._few_samples import Goal
 from eigenscape.linalg._trace_methods import (
     Estimate,
-    Goal,
     Hutchinson,
     HutchPlusPlus,
+    TraceMethod,
     XTrace,
-    run_hutch_plus_plus,
-    run_hutchinson,
-    run_xtrace,
 )
 from eigenscape.operator import Dense
 from eigenscape.records import Ticker
 from tests.linalg.matrices import Counting, with_spectrum
 
-RUNS: dict[str, tuple[Any, Any]] = {
-    "hutchinson": (run_hutchinson, Hutchinson(batch=4)),
-    "gaussian": (run_hutchinson, Hutchinson("gaussian", batch=4)),
-    "hutch++": (run_hutch_plus_plus, HutchPlusPlus(batch=4)),
-    "xtrace": (run_xtrace, XTrace(batch=4)),
+RUNS: dict[str, TraceMethod] = {
+    "hutchinson": Hutchinson(batch=4),
+    "gaussian": Hutchinson("gaussian", batch=4),
+    "hutch++": HutchPlusPlus(batch=4),
+    "xtrace": XTrace(batch=4),
 }
 NEVER = Goal(None)
 N = 23
@@ -34,8 +31,7 @@ N = 23
 def estimate(
     name: str, A: Dense | Counting, budget: int, *, seed: int = 0, goal: Goal = NEVER
 ) -> Estimate:
-    run, method = RUNS[name]
-    return run(A, method, budget, seed, goal, Ticker(None, "test", budget))
+    return RUNS[name].run(A, budget, seed, goal, Ticker(None, "test", budget))
 
 
 def check(answers: list[Estimate], trace: float) -> None:
