@@ -208,6 +208,13 @@ def require_choice(value: str, choices: Iterable[str], call: str) -> str:
     return value
 
 
+def require_number(value: object, call: str) -> float:
+    """Return `value` as a `float` if it is a real number, else refuse; `call` is as the user's."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongTypeError(f"`{call}` must be a number; got {type(value).__name__}.")
+    return float(value)
+
+
 def require_positive(value: float, call: str) -> float:
     """Return `value` if it is a finite number above zero, else refuse.
 
@@ -222,7 +229,7 @@ def require_positive(value: float, call: str) -> float:
         WrongTypeError: If it is not a real number.
         InvalidArgumentError: If it is not finite and positive.
     """
-    if not 0.0 < (number := _real(value, call)) < float("inf"):
+    if not 0.0 < (number := require_number(value, call)) < float("inf"):
         raise InvalidArgumentError(f"`{call}` must be finite and above 0; got {value}.")
     return number
 
@@ -241,15 +248,9 @@ def require_not_negative(value: float, call: str) -> float:
         WrongTypeError: If it is not a real number.
         InvalidArgumentError: If it is not finite, or negative.
     """
-    if not 0.0 <= (number := _real(value, call)) < float("inf"):
+    if not 0.0 <= (number := require_number(value, call)) < float("inf"):
         raise InvalidArgumentError(f"`{call}` must be finite and 0 or more; got {value}.")
     return number
-
-
-def _real(value: float, call: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongTypeError(f"`{call}` must be a number; got {type(value).__name__}.")
-    return float(value)
 
 
 def require_seed(seed: object, call: str) -> int:

@@ -29,10 +29,7 @@ from eigenscape.linalg.norms import SpectralNorm as SpectralNorm
 from eigenscape.linalg.norms import block_norms as block_norms
 from eigenscape.linalg.norms import frobenius_norm as frobenius_norm
 from eigenscape.linalg.norms import spectral_norm as spectral_norm
-from eigenscape.linalg.pairs import WHICH as WHICH
 from eigenscape.linalg.pairs import certify as certify
-from eigenscape.linalg.pairs import orthonormal as orthonormal
-from eigenscape.linalg.probes import KINDS as KINDS
 from eigenscape.linalg.probes import draw_probes as draw_probes
 from eigenscape.linalg.solve import Solution as Solution
 from eigenscape.linalg.solve import solve as solve

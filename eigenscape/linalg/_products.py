@@ -20,7 +20,7 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.operator import LinearOperator, WrappedOperator, require_operator
+from eigenscape.operator import LinearOperator, WrappedOperator, require_square
 from eigenscape.records import Record, Ticker
 from eigenscape.space import ParamSpace, Partition
 
@@ -139,18 +139,6 @@ def block_sums(entries: Tensor, labels: Tensor, num_blocks: int) -> Tensor:
     return sums[:num_blocks]
 
 
-def require_square(operator: LinearOperator, call: str) -> int:
-    """Return n of an n × n operator, else refuse."""
-    require_operator(operator, call)
-    m, n = operator.shape
-    if m != n:
-        raise ShapeError(
-            f"`{call}` needs a square operator; got shape ({m}, {n}). Take `A.gram()`, or restrict "
-            "it to a diagonal block."
-        )
-    return n
-
-
 def require_symmetric(operator: LinearOperator, call: str) -> int:
     """Return n of a symmetric n × n operator, else refuse."""
     n = require_square(operator, call)
@@ -198,9 +186,18 @@ _LOOK = 2**40
 
 
 class InUnits(WrappedOperator):
-    """A/u; u is found from the first product that is not zero."""
+    """A/u; u is found from the first product that is not zero.
 
-    def __init__(self, inner: LinearOperator, beside: float = 0.0) -> None:
+    Cost: one more product, counted in `looks`, where the first one is very small or very large.
+    """
+
+    def __init__(self, inner: LinearOperator, *, beside: float = 0.0) -> None:
+        """Wrap an operator.
+
+        Args:
+            inner: The operator A.
+            beside: The size of what will be added to it, such as a damping.
+        """
         super().__init__(inner)
         self._beside, self._known = abs(beside), False
         self.unit, self.looks = 1.0, 0
@@ -241,18 +238,6 @@ class InUnits(WrappedOperator):
     def __repr__(self) -> str:
         """Show the operator itself."""
         return repr(self._inner)
-
-
-def in_units(operator: LinearOperator, *, beside: float = 0.0) -> InUnits:
-    """Return the operator in its own unit.
-
-    Cost: one more product, counted in `looks`, where the first one is very small or very large.
-
-    Args:
-        operator: The operator A.
-        beside: The size of what will be added to it, such as a damping.
-    """
-    return InUnits(operator, beside)
 
 
 def unit_of(size: float, dtype: torch.dtype = torch.float64) -> float:

@@ -236,11 +236,8 @@ class ThickRestart:
         above = self._theta[wanted[: self._k]].min()
         below = self._theta[wanted[-self._k :]].max()
         enters_top, enters_bottom = theta + radius > above, theta - radius < below
-        if self._which == "largest":
-            return bool(enters_top.any())
-        if self._which == "smallest":
-            return bool(enters_bottom.any())
-        return bool((enters_top | enters_bottom).any())
+        enters = {"largest": enters_top, "smallest": enters_bottom}
+        return bool(enters.get(self._which, enters_top | enters_bottom).any())
 
     def _others(self) -> tuple[Tensor, Tensor]:
         """Return the Ritz values that are not wanted, and their residuals."""

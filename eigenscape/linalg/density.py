@@ -275,17 +275,34 @@ def spectral_density(
     picture = _Picture(kernel or Kernel(), scale, epsilon, num_points, margin)
     Q = _left_out(operator, outliers)
     spikes = torch.zeros(0) if outliers is None else outliers.values.detach().cpu()
-    nodes, weights, residuals, edges, products = _all_probes(
-        operator,
-        require_count(num_steps, "spectral_density(num_steps=...)"),
-        num_probes,
-        Q,
-        reorthogonalise,
-        seed,
-        memory_budget,
-        checkpoint,
-        progress,
-    )
+    m = require_count(num_steps, "spectral_density(num_steps=...)")
+    # As many probes at a time as there is memory for their bases.
+    one = (m + 3 if reorthogonalise else 4) * n * operator.dtype.itemsize
+    group = max(1, min(num_probes, memory_budget // max(one, 1)))
+    rules: list[tuple[Tensor, Tensor, Tensor]] = []
+    low, high, products = math.inf, -math.inf, 0
+    for first in range(0, num_probes, group):
+        count = min(group, num_probes - first)
+        run = lanczos(
+            operator,
+            num_steps=m,
+            num_probes=count,
+            leave_out=Q,
+            reorthogonalise=reorthogonalise,
+            seed=seed,
+            first_probe=first,
+            checkpoint=None if checkpoint is None else Path(checkpoint) / f"probes-{first:04d}",
+            progress=_overall(progress, first, count, num_probes, m),
+        )
+        theta, omega = run.quadrature()
+        _, residuals = run.ritz()
+        # Nodes of an exhausted Krylov space carry no weight and say nothing about the spectrum.
+        has_weight = omega > 1e-14
+        low = min(low, (theta - residuals)[has_weight].min().item())
+        high = max(high, (theta + residuals)[has_weight].max().item())
+        rules.append((theta, omega, residuals))
+        products += run.num_products
+    nodes, weights, residuals = (torch.cat(rows) for rows in zip(*rules, strict=True))
     unit = torch.finfo(operator.dtype).eps
     rule = Rule(nodes, weights, residuals, n, spikes.numel())
     return SpectralDensity(
@@ -296,10 +313,10 @@ def spectral_density(
         weights=weights,
         spikes=spikes.double(),
         size=n,
-        edges=edges,
+        edges=(low, high),
         unit=unit,
         residuals=residuals,
-        **picture.drawn(rule, edges, unit),
+        **picture.drawn(rule, (low, high), unit),
     )
 
 
@@ -338,52 +355,6 @@ class _Picture:
             "scale": self.scale,
             "epsilon": epsilon,
         }
-
-
-def _all_probes(
-    operator: LinearOperator,
-    m: int,
-    num_probes: int,
-    Q: Tensor | None,
-    reorthogonalise: bool,
-    seed: int,
-    memory_budget: int,
-    checkpoint: str | os.PathLike[str] | None,
-    progress: ProgressCallback | None,
-) -> tuple[Tensor, Tensor, Tensor, tuple[float, float], int]:
-    """Run Lanczos for groups of probes that fit the memory.
-
-    Returns:
-        Nodes, weights, residuals, edges, products.
-    """
-    vectors = m + 3 if reorthogonalise else 4
-    one = vectors * operator.space.size * operator.dtype.itemsize
-    group = max(1, min(num_probes, memory_budget // max(one, 1)))
-    rules: list[tuple[Tensor, Tensor, Tensor]] = []
-    low, high, products = math.inf, -math.inf, 0
-    for first in range(0, num_probes, group):
-        count = min(group, num_probes - first)
-        run = lanczos(
-            operator,
-            num_steps=m,
-            num_probes=count,
-            leave_out=Q,
-            reorthogonalise=reorthogonalise,
-            seed=seed,
-            first_probe=first,
-            checkpoint=None if checkpoint is None else Path(checkpoint) / f"probes-{first:04d}",
-            progress=_overall(progress, first, count, num_probes, m),
-        )
-        theta, omega = run.quadrature()
-        _, residuals = run.ritz()
-        # Nodes of an exhausted Krylov space carry no weight and say nothing about the spectrum.
-        has_weight = omega > 1e-14
-        low = min(low, (theta - residuals)[has_weight].min().item())
-        high = max(high, (theta + residuals)[has_weight].max().item())
-        rules.append((theta, omega, residuals))
-        products += run.num_products
-    nodes, weights, residuals = (torch.cat(rows) for rows in zip(*rules, strict=True))
-    return nodes, weights, residuals, (low, high), products
 
 
 def _overall(

@@ -15,14 +15,13 @@ from eigenscape.linalg._few_samples import Goal, Moments
 from eigenscape.linalg._pictures import diagonal_picture
 from eigenscape.linalg._products import (
     BATCH,
+    InUnits,
     carries_self_test,
     diagonal_entries,
-    in_units,
     multiply,
-    require_square,
 )
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.operator import LinearOperator
+from eigenscape.operator import LinearOperator, require_square
 from eigenscape.records import Columns, Picture, ProgressCallback, Record, Status, Ticker
 
 
@@ -102,7 +101,7 @@ def diagonal(
     require_count(seed, "diagonal(seed=...)", at_least=0)
     if tolerance is not None:
         require_positive(tolerance, "diagonal(tolerance=...)")
-    scaled = in_units(operator)
+    scaled = InUnits(operator)
     ticker = Ticker(progress, "diagonal", min(num_products, n))
     if num_products >= n:
         values = torch.cat([*diagonal_entries(scaled, "diagonal", batch, ticker)]) * scaled.unit

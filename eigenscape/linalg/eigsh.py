@@ -17,7 +17,7 @@ from torch import Tensor
 from eigenscape.device import full_precision
 from eigenscape.errors import ShapeError, require_choice, require_count, require_positive
 from eigenscape.linalg._krylov import Basis, Place, on_device
-from eigenscape.linalg._products import carries_self_test, in_units, require_symmetric
+from eigenscape.linalg._products import InUnits, carries_self_test, require_symmetric
 from eigenscape.linalg._thick_restart import ThickRestart
 from eigenscape.linalg.lanczos import lanczos
 from eigenscape.linalg.pairs import WHICH, certify
@@ -115,7 +115,7 @@ def eigsh(
     """
     require_symmetric(operator, "eigsh(operator)")
     n = operator.space.size
-    searched = in_units(operator if search is None else _require_size(search, n))
+    searched = InUnits(operator if search is None else _require_size(search, n))
     # The last digits of a search cost little, and leave room for what separates the two.
     aim = tolerance if search is None else 0.1 * tolerance
     require_choice(which, WHICH, "eigsh(which=...)")

@@ -19,8 +19,8 @@ from eigenscape.errors import (
 from eigenscape.linalg._chebyshev import LOOK, FilteredIteration, Found
 from eigenscape.linalg._products import (
     BATCH,
+    InUnits,
     carries_self_test,
-    in_units,
     multiply,
     require_symmetric,
 )
@@ -103,7 +103,7 @@ def power_iteration(
         the norm ‖Av‖ in place of the Rayleigh quotient.
     """
     n = require_symmetric(operator, "power_iteration(operator)")
-    scaled = in_units(operator)
+    scaled = InUnits(operator)
     require_positive(tolerance, "power_iteration(tolerance=...)")
     require_count(max_products, "power_iteration(max_products=...)")
     require_count(seed, "power_iteration(seed=...)", at_least=0)
@@ -232,7 +232,7 @@ def subspace_iteration(
             f"`subspace_iteration(which={which!r})` needs a filter, since powers of A find the "
             'largest magnitudes. Give `degree=20`, or leave `which="magnitude"`.'
         )
-    scaled = in_units(operator)
+    scaled = InUnits(operator)
     b = min(num_pairs + _num_extra(num_extra, num_pairs, degree), n)
     V = _start(operator, start, b, seed, n, "subspace_iteration(start=...)")
     if degree == 1:

@@ -23,7 +23,6 @@ from eigenscape.linalg._products import (
     InUnits,
     carries_self_test,
     dots,
-    in_units,
     require_same_product,
     require_symmetric,
     sums_of,
@@ -156,7 +155,7 @@ def lanczos(
     m = require_count(num_steps, "lanczos(num_steps=...)")
     if reorthogonalise:  # more orthogonal vectors than dimensions there are not
         m = min(m, max(left, 1))
-    scaled = in_units(operator)
+    scaled = InUnits(operator)
     run = _Run(scaled, V0, m, reorthogonalise, leave_out)
     saved = None
     if checkpoint is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from eigenscape.device import full_precision, product_defects
 from eigenscape.errors import NonFiniteError, require_count
-from eigenscape.linalg._products import carries_self_test, in_units, require_symmetric
+from eigenscape.linalg._products import InUnits, carries_self_test, require_symmetric
 from eigenscape.operator import LinearOperator
 from eigenscape.records import Record, Status
 
@@ -70,7 +70,7 @@ def noise_floor(operator: LinearOperator, *, num_probes: int = 2, seed: int = 0)
     n = require_symmetric(operator, "noise_floor(operator)")
     require_count(num_probes, "noise_floor(num_probes=...)")
     require_count(seed, "noise_floor(seed=...)", at_least=0)
-    scaled = in_units(operator)
+    scaled = InUnits(operator)
     defects = product_defects(
         scaled.__matmul__,
         n,

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from eigenscape.device import full_precision
 from eigenscape.errors import require_count, require_positive
-from eigenscape.linalg._blocks import BlockRun, mirror
 from eigenscape.linalg._few_samples import Goal, Moments, root_of
 from eigenscape.linalg._pictures import blocks_picture, value_picture
 from eigenscape.linalg._products import (
     BATCH,
+    InUnits,
+    block_sums,
     carries_self_test,
-    in_units,
     multiply,
     require_partition,
     unit_columns,
@@ -132,7 +132,7 @@ def spectral_norm(
     """
     require_operator(operator, "spectral_norm(operator)")
     symmetric = operator.is_symmetric
-    scaled = in_units(operator)  # AᵀA would square the scale
+    scaled = InUnits(operator)  # AᵀA would square the scale
     pairs = eigsh(
         scaled if symmetric else scaled.gram(),
         num_pairs=1,
@@ -205,7 +205,7 @@ def frobenius_norm(
     require_count(seed, "frobenius_norm(seed=...)", at_least=0)
     if tolerance is not None:
         require_positive(tolerance, "frobenius_norm(tolerance=...)")
-    scaled = in_units(operator)
+    scaled = InUnits(operator)
     exact, total = num_products >= n, min(num_products, n)
     ticker = Ticker(progress, "Frobenius norm", total)
     moments, goal, squares = Moments(), Goal(tolerance), 0.0
@@ -299,17 +299,17 @@ def block_norms(
     mirrored = operator.is_symmetric and (
         [block.spans for block in row_partition] == [block.spans for block in columns]
     )
-    scaled = in_units(operator)
-    run = BlockRun(scaled, row_partition, columns, batch, seed)
+    scaled = InUnits(operator)
+    run = _BlockRun(scaled, row_partition, columns, batch, seed)
     ticker = Ticker(progress, "block norms", sum(min(num_probes, size) for size in columns.sizes))
     exact = torch.tensor([size <= num_probes for size in columns.sizes], device=operator.device)
     known = run.exact_columns(exact, ticker)
     moments = Moments()
     for number in range(num_probes if not bool(exact.all()) else 0):
         squares = torch.where(exact, known, run.probe_columns(~exact, number, ticker))
-        moments.add(mirror(squares, exact)[..., None] if mirrored else squares[..., None])
+        moments.add(_mirror(squares, exact)[..., None] if mirrored else squares[..., None])
     if moments.count == 0:
-        moments.add(mirror(known, exact)[..., None] if mirrored else known[..., None])
+        moments.add(_mirror(known, exact)[..., None] if mirrored else known[..., None])
     values, stderr = root_of(moments)
     is_exact = exact.expand(len(row_partition), -1)
     is_exact = is_exact | exact[:, None] if mirrored else is_exact
@@ -330,3 +330,60 @@ def block_norms(
 def _root(moments: Moments) -> tuple[float, float]:
     value, stderr = root_of(moments)
     return float(value), float(stderr)
+
+
+class _BlockRun:
+    """Squared norms of blocks from batches of masked columns; counts the products."""
+
+    def __init__(
+        self,
+        operator: LinearOperator,
+        rows: Partition,
+        columns: Partition,
+        batch: int,
+        seed: int,
+    ) -> None:
+        self._operator, self._rows, self._columns = operator, rows, columns
+        self._batch, self._seed = batch, seed
+        self._row_labels = rows.labels().to(operator.device)
+        self._column_labels = columns.labels().to(operator.device)
+        self.spent = 0
+
+    def _squares(self, X: Tensor) -> Tensor:
+        """Return ‖(A x)_a‖² for each row block a and column x."""
+        Y = multiply(self._operator, X, "block_norms", batch=self._batch)
+        self.spent += X.shape[1]
+        return block_sums(Y.square(), self._row_labels, len(self._rows))
+
+    def _empty(self) -> Tensor:
+        shape = len(self._rows), len(self._columns)
+        return torch.zeros(shape, dtype=torch.float64, device=self._operator.device)
+
+    def exact_columns(self, chosen: Tensor, ticker: Ticker) -> Tensor:
+        """Return ‖A_ab‖² for the chosen column blocks b from unit vectors, 0 for the others."""
+        inside = torch.where(self._column_labels >= 0, chosen[self._column_labels], False)
+        entries = inside.nonzero()[:, 0]
+        total = self._empty()
+        for index in entries.split(self._batch):
+            squares = self._squares(unit_columns(self._operator, index))
+            total.index_add_(1, self._column_labels[index], squares)
+            ticker.tick(self.spent)
+        return total
+
+    def probe_columns(self, chosen: Tensor, number: int, ticker: Ticker) -> Tensor:
+        """Return one sample of ‖A_ab‖² for the chosen column blocks b, 0 for the others."""
+        v = draw_probes(self._operator, 1, seed=self._seed, first=number)
+        total = self._empty()
+        # Masked copies are made a batch at a time: B_c copies of a large vector need not fit.
+        for blocks in chosen.nonzero()[:, 0].split(self._batch):
+            masked = torch.where(self._column_labels[:, None] == blocks, v, 0.0)
+            total[:, blocks] = self._squares(masked)
+            ticker.tick(self.spent)
+        return total
+
+
+def _mirror(squares: Tensor, exact: Tensor) -> Tensor:
+    """Merge the two looks at each symmetric pair: the exact one, else the mean."""
+    rows, columns = exact[:, None], exact[None, :]
+    mean = (squares + squares.T) / 2
+    return torch.where(columns & ~rows, squares, torch.where(rows & ~columns, squares.T, mean))

@@ -19,7 +19,6 @@ from eigenscape.linalg._products import (
     BATCH,
     InUnits,
     carries_self_test,
-    in_units,
     multiply,
     require_symmetric,
 )
@@ -93,7 +92,7 @@ def certify(
     require_positive(tolerance, "certify(tolerance=...)")
     require_count(seed, "certify(seed=...)", at_least=0)
     V = require_vectors(vectors, n, "certify(vectors=...)")
-    scaled = in_units(operator)
+    scaled = InUnits(operator)
     X = orthonormal(V).to(operator.dtype).to(torch.float64)
     AX = multiply(scaled, X, "certify", batch=batch)
     if rotate:

@@ -22,10 +22,11 @@ from eigenscape.errors import (
     WrongTypeError,
     require_choice,
     require_count,
+    require_number,
     require_positive,
 )
 from eigenscape.linalg._krylov import Ending, Problem, run_cg, run_minres
-from eigenscape.linalg._products import carries_self_test, in_units, require_symmetric, unit_of_each
+from eigenscape.linalg._products import InUnits, carries_self_test, require_symmetric, unit_of_each
 from eigenscape.operator import LinearOperator
 from eigenscape.records import Columns, ProgressCallback, Record, Status, Ticker
 
@@ -131,7 +132,7 @@ def solve(
     if max_products is None:
         max_products = k * min(10 * n + 10, 2000)
     require_count(max_products, "solve(max_products=...)", at_least=2 * k)
-    scaled, units = in_units(operator, beside=damping), unit_of_each(B)
+    scaled, units = InUnits(operator, beside=damping), unit_of_each(B)
     B = B / units
     X = torch.zeros_like(B)
     if start is not None:
@@ -244,11 +245,7 @@ def _require_columns(
 
 
 def _require_damping(damping: float, method: str) -> None:
-    if isinstance(damping, bool) or not isinstance(damping, int | float):
-        raise WrongTypeError(
-            f"`solve(damping=...)` must be a number; got {type(damping).__name__}."
-        )
-    finite = abs(damping) < float("inf")
+    finite = abs(require_number(damping, "solve(damping=...)")) < float("inf")
     if not finite or (method == "cg" and damping < 0):
         raise InvalidArgumentError(
             f"`solve(damping=...)` must be finite, and 0 or more for CG; got {damping}. "

@@ -15,18 +15,17 @@ from eigenscape.linalg._few_samples import Goal, Moments, widening
 from eigenscape.linalg._pictures import traces_picture, value_picture
 from eigenscape.linalg._products import (
     BATCH,
+    InUnits,
     block_sums,
     carries_self_test,
     diagonal_entries,
-    in_units,
     multiply,
     require_partition,
-    require_square,
     unit_columns,
 )
 from eigenscape.linalg._trace_methods import Estimate, Hutchinson, TraceMethod
 from eigenscape.linalg.probes import draw_probes
-from eigenscape.operator import LinearOperator
+from eigenscape.operator import LinearOperator, require_square
 from eigenscape.records import Columns, Picture, ProgressCallback, Record, Status, Ticker
 from eigenscape.space import Partition
 
@@ -139,7 +138,7 @@ def trace(
     require_count(num_products, "trace(num_products=...)", at_least=min(method.min_products, n))
     if tolerance is not None:
         require_positive(tolerance, "trace(tolerance=...)")
-    scaled = in_units(operator)
+    scaled = InUnits(operator)
     ticker = Ticker(progress, "trace", min(num_products, n))
     if num_products >= n:
         value = 0.0
@@ -211,7 +210,7 @@ def block_traces(
     require_count(num_products, "block_traces(num_products=...)", at_least=min(2, n))
     require_count(batch, "block_traces(batch=...)")
     require_count(seed, "block_traces(seed=...)", at_least=0)
-    scaled = in_units(operator)
+    scaled = InUnits(operator)
     labels = partition.labels().to(operator.device)
     exact = num_products >= n
     total = min(num_products, n)

@@ -8,6 +8,7 @@ from eigenscape.operator.linear_operator import Restricted as Restricted
 from eigenscape.operator.linear_operator import Selection as Selection
 from eigenscape.operator.linear_operator import WrappedOperator as WrappedOperator
 from eigenscape.operator.linear_operator import require_operator as require_operator
+from eigenscape.operator.linear_operator import require_square as require_square
 
 __all__ = [
     "Dense",

@@ -20,6 +20,7 @@ from eigenscape.errors import (
     ShapeError,
     TooLargeError,
     WrongTypeError,
+    require_number,
 )
 from eigenscape.records import SelfTest
 from eigenscape.space import Block, ParamSpace
@@ -157,7 +158,7 @@ class LinearOperator(ABC):
         Returns:
             The shifted operator.
         """
-        _require_square(self, "A.shift(...)")
+        require_square(self, "A.shift(...)")
         return _Affine(self, 1.0, _require_real(amount, "A.shift(amount=...)"))
 
     def gram(self) -> "LinearOperator":
@@ -177,7 +178,7 @@ class LinearOperator(ABC):
         Raises:
             ShapeError: If values and vectors do not fit.
         """
-        _require_square(self, "A.deflate(...)")
+        require_square(self, "A.deflate(...)")
         _require_columns(vectors, self, "A.deflate(vectors=...)")
         if vectors.ndim != 2 or values.shape != vectors.shape[1:]:
             raise ShapeError(
@@ -485,11 +486,10 @@ def _as_block(selection: Selection, space: ParamSpace) -> Block:
 def _require_real(value: object, call: str) -> float:
     if isinstance(value, Tensor) and value.numel() == 1 and value.dtype.is_floating_point:
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongTypeError(f"`{call}` needs a real number; got {type(value).__name__}.")
-    if value != value or abs(value) == float("inf"):
+    number = require_number(value, call)
+    if not abs(number) < float("inf"):
         raise InvalidArgumentError(f"`{call}` needs a finite number; got {value}.")
-    return float(value)
+    return number
 
 
 def require_operator(value: object, call: str) -> None:
@@ -501,10 +501,16 @@ def require_operator(value: object, call: str) -> None:
         )
 
 
-def _require_square(operator: LinearOperator, call: str) -> None:
+def require_square(operator: LinearOperator, call: str) -> int:
+    """Return n of an n × n operator, else refuse."""
+    require_operator(operator, call)
     m, n = operator.shape
     if m != n:
-        raise ShapeError(f"`{call}` needs a square operator; got shape ({m}, {n}).")
+        raise ShapeError(
+            f"`{call}` needs a square operator; got shape ({m}, {n}). Take `A.gram()`, or restrict "
+            "it to a diagonal block."
+        )
+    return n
 
 
 def _require_compatible(A: LinearOperator, B: LinearOperator, fits: bool, call: str) -> None:

@@ -54,7 +54,6 @@ from eigenscape.records.record import text_table as text_table
 from eigenscape.records.self_test import BEYOND as BEYOND
 from eigenscape.records.self_test import Check as Check
 from eigenscape.records.self_test import SelfTest as SelfTest
-from eigenscape.records.stored import key_of as key_of
 from eigenscape.records.stored import pack as pack
 from eigenscape.records.stored import storable as storable
 from eigenscape.records.stored import unpack as unpack

@@ -46,13 +46,13 @@ class Checkpoint:
     def append(self, tensors: dict[str, Tensor]) -> None:
         """Add a piece after those that are there."""
         numbers = self._numbers()
-        self._save(numbers[-1] + 1 if numbers else 0, tensors)
+        write_tensors(self._file(numbers[-1] + 1 if numbers else 0), tensors)
 
     def replace(self, tensors: dict[str, Tensor]) -> None:
         """Add a piece that makes all earlier ones superfluous, then remove those."""
-        numbers = self._numbers()
-        self._save(numbers[-1] + 1 if numbers else 0, tensors)
-        for number in numbers:
+        earlier = self._numbers()
+        self.append(tensors)
+        for number in earlier:
             self._file(number).unlink()
 
     def load(self) -> list[dict[str, Tensor]]:
@@ -97,9 +97,6 @@ class Checkpoint:
 
     def _file(self, number: int) -> Path:
         return self._path / f"piece-{number:06d}.safetensors"
-
-    def _save(self, number: int, tensors: dict[str, Tensor]) -> None:
-        write_tensors(self._file(number), tensors)
 
     def _load(self, number: int) -> dict[str, Tensor]:
         try:

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from eigenscape.errors import FileError
 
-_CHUNK = 2**20
-
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file in one step: after a crash the old content or the new one is there.
@@ -106,11 +104,8 @@ def crc(tensor: Tensor) -> int:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hex."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(plain: Any) -> str:

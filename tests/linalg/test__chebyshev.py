@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.linalg._chebyshev import LOOK, FilteredIteration, Found
-from eigenscape.linalg._products import in_units
+from eigenscape.linalg._products import InUnits
 from eigenscape.linalg.pairs import orthonormal
 from eigenscape.records import Ticker
 from tests.linalg.matrices import SPECTRA, Counting, with_spectrum
@@ -23,7 +23,7 @@ def filtered(
     tolerance: float = 1e-9,
     ticks: list[int] | None = None,
 ) -> Found:
-    scaled = in_units(A)
+    scaled = InUnits(A)
     n = A.shape[0]
     run = FilteredIteration(
         scaled, k=K, b=B, degree=degree, which=which, tolerance=tolerance, batch=5, seed=0

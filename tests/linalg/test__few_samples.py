@@ -6,8 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
-from eigenscape.linalg import KINDS, draw_probes
+from eigenscape.linalg import draw_probes
 from eigenscape.linalg._few_samples import Moments, QuadraticSamples, root_of, widening
+from eigenscape.linalg.probes import KINDS
 from eigenscape.operator import Dense
 from tests.linalg.matrices import SPECTRA, with_spectrum
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from eigenscape.errors import FileError, WrongTypeError
 from eigenscape.linalg import _krylov
 from eigenscape.linalg._krylov import Basis, Ending, Problem, on_device, run_cg, run_minres
-from eigenscape.linalg._products import in_units
+from eigenscape.linalg._products import InUnits
 from eigenscape.operator import Dense
 from eigenscape.records import Ticker
 from tests.linalg.matrices import Counting, with_spectrum
@@ -86,7 +86,7 @@ def solved(
     most: int = 999,
 ) -> tuple[Tensor, list[Ending], Problem]:
     """Solve (A + δI) x = R, in the operator's own unit and back."""
-    scaled = in_units(A, beside=damping)
+    scaled = InUnits(A, beside=damping)
     problem = Problem(scaled, damping, most, Ticker(None, "test", most))
     x, endings = RUNS[name](problem, R, 1e-10 * R.norm(dim=0))
     return x / scaled.unit, endings, problem
@@ -160,7 +160,7 @@ def test_columns_that_are_done_are_multiplied_no_more(name: str) -> None:
 
 def test_products_are_those_of_what_is_handed_out() -> None:
     matrix = with_spectrum(POSITIVE).float()
-    scaled = in_units(Dense((matrix + matrix.T) / 2), beside=0.5)
+    scaled = InUnits(Dense((matrix + matrix.T) / 2), beside=0.5)
     X = torch.randn(N, 2)
     problem = Problem(scaled, 0.5, 99, Ticker(None, "test", 99))
     rounded = problem.multiply_rounded(X)

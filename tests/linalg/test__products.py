@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eigenscape.linalg import eigsh, trace
-from eigenscape.linalg._products import in_units, unit_of, unit_of_each
+from eigenscape.linalg._products import InUnits, unit_of, unit_of_each
 from eigenscape.operator import Dense
 from eigenscape.records import SelfTest
 from tests.linalg.matrices import SPECTRA, Counting, with_spectrum
@@ -58,7 +58,7 @@ def test_each_column_has_its_own_unit() -> None:
 
 def test_products_of_ordinary_operators_are_untouched_and_cost_nothing_more() -> None:
     A = Counting(with_spectrum(SPECTRA["indefinite"](20)))
-    scaled, x = in_units(A), torch.ones(20, 1, dtype=torch.float64)
+    scaled, x = InUnits(A), torch.ones(20, 1, dtype=torch.float64)
     assert torch.equal(scaled @ x, A @ x)
     assert (A.count, scaled.looks, scaled.unit) == (2, 0, 1.0)
 
@@ -67,7 +67,7 @@ def test_products_of_ordinary_operators_are_untouched_and_cost_nothing_more() ->
 def test_products_in_units_are_those_of_the_matrix_before_it_was_scaled(scale: float) -> None:
     matrix = with_spectrum(SPECTRA["indefinite"](20))
     A = Counting(scale * matrix)
-    scaled, x = in_units(A), torch.ones(20, 1, dtype=torch.float64)
+    scaled, x = InUnits(A), torch.ones(20, 1, dtype=torch.float64)
     found = scaled @ x
     torch.testing.assert_close(found * (scaled.unit / scale), matrix @ x, rtol=1e-14, atol=1e-14)
     assert (A.count, scaled.looks) == (2, 1)
@@ -76,19 +76,19 @@ def test_products_in_units_are_those_of_the_matrix_before_it_was_scaled(scale: f
 
 def test_a_first_column_of_another_size_does_not_decide() -> None:
     matrix = torch.diag(torch.tensor([1e-200, 1.0, 1.0], dtype=torch.float64))
-    scaled = in_units(Dense(matrix))
+    scaled = InUnits(Dense(matrix))
     scaled @ torch.eye(3, 1, dtype=torch.float64)
     assert scaled.unit == 1.0
 
 
 def test_what_stands_beside_the_operator_counts() -> None:
-    scaled = in_units(Dense(torch.full((1, 1), 1e-200, dtype=torch.float64)), beside=1.0)
+    scaled = InUnits(Dense(torch.full((1, 1), 1e-200, dtype=torch.float64)), beside=1.0)
     scaled @ torch.ones(1, 1, dtype=torch.float64)
     assert scaled.unit == 1.0
 
 
 def test_zero_waits_for_a_product_that_is_not() -> None:
-    scaled = in_units(Dense(torch.diag(torch.tensor([0.0, 1e-200], dtype=torch.float64))))
+    scaled = InUnits(Dense(torch.diag(torch.tensor([0.0, 1e-200], dtype=torch.float64))))
     scaled @ torch.eye(2, dtype=torch.float64)[:, :1]
     assert scaled.unit == 1.0
     scaled @ torch.eye(2, dtype=torch.float64)[:, 1:]
@@ -96,6 +96,6 @@ def test_zero_waits_for_a_product_that_is_not() -> None:
 
 
 def test_the_unit_of_an_earlier_run_is_kept() -> None:
-    scaled = in_units(Dense(torch.eye(2, dtype=torch.float64)))
+    scaled = InUnits(Dense(torch.eye(2, dtype=torch.float64)))
     scaled.adopt(2.0)
     assert float((scaled @ torch.ones(2, dtype=torch.float64))[0]) == 0.5

@@ -25,8 +25,9 @@ from eigenscape.errors import (
     UnknownNameError,
     WrongTypeError,
 )
-from eigenscape.linalg import WHICH, _krylov, eigsh
+from eigenscape.linalg import _krylov, eigsh
 from eigenscape.linalg._krylov import Basis
+from eigenscape.linalg.pairs import WHICH
 from eigenscape.operator import Dense
 from eigenscape.records import EigenPairs, Progress
 from tests.linalg.matrices import Counting, Diagonal, nan_operator, with_spectrum

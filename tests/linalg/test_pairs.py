@@ -12,7 +12,8 @@ from eigenscape.errors import (
     UnknownNameError,
     WrongTypeError,
 )
-from eigenscape.linalg import certify, orthonormal
+from eigenscape.linalg import certify
+from eigenscape.linalg.pairs import orthonormal
 from eigenscape.operator import Dense
 from tests.linalg.matrices import Counting, nan_operator, with_spectrum
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from eigenscape.errors import UnknownNameError
-from eigenscape.linalg import KINDS, draw_probes
-from eigenscape.linalg.probes import chances_to_miss, copies_seen
+from eigenscape.linalg import draw_probes
+from eigenscape.linalg.probes import KINDS, chances_to_miss, copies_seen
 from eigenscape.operator import Dense
 
 
