@@ -20,7 +20,7 @@ from eigenscape.linalg._krylov import Basis, Place, on_device
 from eigenscape.linalg._products import InUnits, carries_self_test, require_symmetric
 from eigenscape.linalg._thick_restart import ThickRestart
 from eigenscape.linalg.lanczos import lanczos
-from eigenscape.linalg.pairs import WHICH, certify
+from eigenscape.linalg.pairs import WHICH, certify, require_columns
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.operator import LinearOperator
 from eigenscape.records import Checkpoint, EigenPairs, ProgressCallback, Status, Ticker, crc
@@ -334,12 +334,7 @@ def _starting_rows(operator: LinearOperator, start: Tensor | None, b: int, seed:
     if start is None:
         return draw_probes(operator, b, seed=seed, kind="gaussian").T
     n = operator.space.size
-    columns = start[:, None] if start.ndim == 1 else start
-    if columns.ndim != 2 or columns.shape[0] != n or not 0 < columns.shape[1] <= n:
-        raise ShapeError(
-            f"`eigsh(start=...)` needs shape ({n},) or ({n}, q) with q from 1 to {n}; got "
-            f"{tuple(start.shape)}."
-        )
+    columns = require_columns(start, n, "eigsh(start=...)", most=n)
     return columns.to(operator.device, operator.dtype).T
 
 

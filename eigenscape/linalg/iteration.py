@@ -11,7 +11,6 @@ from torch import Tensor
 from eigenscape.device import full_precision
 from eigenscape.errors import (
     InvalidArgumentError,
-    ShapeError,
     require_choice,
     require_count,
     require_positive,
@@ -324,13 +323,10 @@ def _filter_budget(num_iterations: int | None, max_products: int | None, b: int,
 def _start(
     operator: LinearOperator, start: Tensor | None, b: int, seed: int, n: int, call: str
 ) -> Tensor:
-    start_columns = None if start is None else require_vectors(start, n, call)
-    q = 0 if start_columns is None else start_columns.shape[1]
-    if q > b:
-        raise ShapeError(f"`{call}` must have at most {b} columns; got {q}.")
-    V = draw_probes(operator, b - q, seed=seed, kind="gaussian", first=q)
-    if start_columns is not None:
-        V = torch.cat([start_columns.to(V), V], dim=1)
+    V = draw_probes(operator, b, seed=seed, kind="gaussian")
+    if start is not None:
+        columns = require_vectors(start, n, call, most=b)
+        V[:, : columns.shape[1]] = columns
     return _rounded(orthonormal(V), operator)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.device import eigh, full_precision
-from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError, require_count
+from eigenscape.errors import InvalidArgumentError, NonFiniteError, require_count
 from eigenscape.linalg._pictures import lanczos_picture
 from eigenscape.linalg._products import (
     InUnits,
@@ -28,6 +28,7 @@ from eigenscape.linalg._products import (
     sums_of,
     unit_of,
 )
+from eigenscape.linalg.pairs import require_columns
 from eigenscape.linalg.probes import draw_probes
 from eigenscape.operator import LinearOperator
 from eigenscape.records import (
@@ -305,12 +306,7 @@ def _starting_rows(
         require_count(num_probes, "lanczos(num_probes=...)")
         columns = draw_probes(operator, num_probes, seed=seed, kind="gaussian", first=first)
     else:
-        n = operator.space.size
-        columns = start[:, None] if start.ndim == 1 else start
-        if columns.ndim != 2 or columns.shape[0] != n or columns.shape[1] == 0:
-            raise ShapeError(
-                f"`lanczos(start=...)` needs shape ({n},) or ({n}, p); got {tuple(start.shape)}."
-            )
+        columns = require_columns(start, operator.space.size, "lanczos(start=...)")
         columns = columns.to(operator.device, operator.dtype)
     rows = columns.T.double()
     if leave_out is not None:

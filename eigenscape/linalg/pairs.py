@@ -250,17 +250,24 @@ def orthonormal(V: Tensor) -> Tensor:
     return V
 
 
-def require_vectors(vectors: Tensor, n: int, call: str) -> Tensor:
-    """Return vectors as finite, non-zero columns (n, k ≤ n), else refuse."""
+def require_columns(vectors: Tensor, n: int, call: str, *, most: int | None = None) -> Tensor:
+    """Return vectors (n,) or (n, k) as columns, at least one and at most so many, else refuse."""
     if not isinstance(vectors, Tensor) or vectors.ndim not in (1, 2) or vectors.shape[0] != n:
         got = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
         raise ShapeError(f"`{call}` must be a tensor ({n},) or ({n}, k); got {got}.")
     V = vectors[:, None] if vectors.ndim == 1 else vectors
-    if not 1 <= V.shape[1] <= n:
+    if not 1 <= V.shape[1] <= (V.shape[1] if most is None else most):
+        limit = "" if most is None else f" and at most {most}"
         raise ShapeError(
-            f"`{call}` must have 1 to {n} columns; got {V.shape[1]}. Drop the surplus: no more "
-            "than n vectors can be orthonormal."
+            f"`{call}` must have at least one column{limit}; got {V.shape[1]}. Drop the surplus, "
+            "or leave it out."
         )
+    return V
+
+
+def require_vectors(vectors: Tensor, n: int, call: str, *, most: int | None = None) -> Tensor:
+    """Return vectors as finite, non-zero columns, at most n or so many, else refuse."""
+    V = require_columns(vectors, n, call, most=most or n)  # no more than n can be orthonormal
     if not bool(torch.isfinite(V).all()):
         raise NonFiniteError(f"`{call}` must be finite; got NaN or infinity. Check its origin.")
     if bool((V == 0).all(0).any()):

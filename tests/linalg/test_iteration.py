@@ -163,7 +163,7 @@ def test_subspace_start() -> None:
     # Columns that are missing are random, and the given ones help all the same.
     third = subspace_iteration(Dense(matrix), num_pairs=3, start=U)
     assert third.num_products < subspace_iteration(Dense(matrix), num_pairs=3).num_products
-    with pytest.raises(ShapeError, match="at most 1 columns; got 2"):
+    with pytest.raises(ShapeError, match="at least one column and at most 1; got 2"):
         subspace_iteration(Dense(matrix), num_pairs=1, start=U)
 
 

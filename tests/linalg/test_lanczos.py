@@ -267,7 +267,7 @@ def test_progress_is_reported() -> None:
 def test_refusals() -> None:
     with pytest.raises(NotSymmetricError, match="symmetric"):
         lanczos(Dense(torch.tensor([[0.0, 1.0], [0.0, 0.0]])), num_steps=1)
-    with pytest.raises(ShapeError, match=r"\(4,\) or \(4, p\)"):
+    with pytest.raises(ShapeError, match=r"\(4,\) or \(4, k\)"):
         lanczos(Dense(torch.eye(4)), num_steps=1, start=torch.ones(3))
     with pytest.raises(InvalidArgumentError, match="neither zero"):
         lanczos(Dense(torch.eye(4)), num_steps=1, start=torch.zeros(4))
