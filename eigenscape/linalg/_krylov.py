@@ -14,7 +14,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from enum import Enum
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -57,12 +56,7 @@ class Basis:
     def __enter__(self) -> "Basis":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # The file has no name any more; its room on the disk goes with the last reference.
         self._rows = self._rows.new_empty(0, 0)
 

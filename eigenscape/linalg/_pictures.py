@@ -108,8 +108,7 @@ def density_picture(density: "SpectralDensity") -> Picture:
     axis = Axis("|λ| + ε" if log else "eigenvalue λ", log=log, limits=limits)
     name = "density of log |λ|" if log else "density of eigenvalues"
     panel = Panel(marks, axis, Axis(name, log=True, limits=(floor, top)))
-    table = {name: list(column) for name, column in density.columns().items()}
-    return Picture("density", "Spectral density", [panel], table)
+    return Picture("density", "Spectral density", [panel], table_of(density))
 
 
 def value_picture(record: Record, value: float, error: float, name: str, kind: str) -> Picture:
@@ -176,10 +175,8 @@ def blocks_picture(blocks: "BlockNorms") -> Picture:
     heat = Heat(values, blocks.row_names, blocks.column_names, hover, label)
     empty = sum(not v > 0 for row in values for v in row)
     notes = (f"{empty} blocks are zero and stay empty.",) if empty else ()
-    table = {name: list(column) for name, column in blocks.columns().items()}
-    return Picture(
-        "block-norms", "Layer against layer", [Panel([heat], Axis(), Axis())], table, notes
-    )
+    panel = Panel([heat], Axis(), Axis())
+    return Picture("block-norms", "Layer against layer", [panel], table_of(blocks), notes)
 
 
 def traces_picture(traces: "BlockTraces") -> Picture:
@@ -190,5 +187,4 @@ def traces_picture(traces: "BlockTraces") -> Picture:
         for name, value, error in zip(traces.names, values, stderr, strict=True)
     ]
     panel = dots(values, stderr, hover, "trace", layer_axis(traces.names))
-    table = {name: list(column) for name, column in traces.columns().items()}
-    return Picture("block-traces", "Traces of blocks", [panel], table, rows=len(values))
+    return Picture("block-traces", "Traces of blocks", [panel], table_of(traces), rows=len(values))

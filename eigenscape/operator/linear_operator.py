@@ -20,7 +20,6 @@ from eigenscape.errors import (
     ShapeError,
     TooLargeError,
     WrongTypeError,
-    require_number,
 )
 from eigenscape.records import SelfTest
 from eigenscape.space import Block, ParamSpace
@@ -486,10 +485,11 @@ def _as_block(selection: Selection, space: ParamSpace) -> Block:
 def _require_real(value: object, call: str) -> float:
     if isinstance(value, Tensor) and value.numel() == 1 and value.dtype.is_floating_point:
         value = value.item()
-    number = require_number(value, call)
-    if not abs(number) < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongTypeError(f"`{call}` needs a real number; got {type(value).__name__}.")
+    if not abs(value) < float("inf"):
         raise InvalidArgumentError(f"`{call}` needs a finite number; got {value}.")
-    return number
+    return float(value)
 
 
 def require_operator(value: object, call: str) -> None:

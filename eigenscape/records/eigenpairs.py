@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eigenscape.errors import InvalidArgumentError, WrongTypeError
+from eigenscape.records.axes import indices, table_of
 from eigenscape.records.numbers import short
 from eigenscape.records.pictures import Axis, Panel, Picture, Points, numbers
 from eigenscape.records.record import Columns, Record
@@ -150,9 +151,7 @@ def pairs_picture(pairs: "EigenPairs") -> Picture:
     values, residuals = numbers(pairs.values), numbers(pairs.residuals)
     signed = any(value <= 0 for value in values)
     axis = Axis("eigenvalue λ", log=not signed)
-    ranks = [float(i) for i in range(1, len(values) + 1)]
     hover = pair_hover(pairs, "in the list")
-    points = Points(ranks, values, "hessian", y_error=residuals, hover=hover)
+    points = Points(indices(len(values)), values, "hessian", y_error=residuals, hover=hover)
     panel = Panel([points], Axis("rank", whole=True), axis)
-    table = {name: list(column) for name, column in pairs.columns().items()}
-    return Picture("eigenvalues", "Eigenvalues with their residuals", [panel], table)
+    return Picture("eigenvalues", "Eigenvalues with their residuals", [panel], table_of(pairs))
