@@ -1,21 +1,20 @@
-"""The steps that `analyze` and `demo` share: plan, run, save, and say what was found."""
+"""The steps that `analyze` and `demo` share: make a plan, confirm it, and print the result."""
 
 import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from eigenscape.cli._progress import Watch
-from eigenscape.cli._screen import Screen, duration, size
+from eigenscape.cli._screen import Screen, duration
 from eigenscape.cli._verb import FINE, NOT_CONVERGED, is_launched, open_file
 
 if TYPE_CHECKING:
     from eigenscape.analyses import Analysis, Plan
-    from eigenscape.records import Record
     from eigenscape.risk import EmpiricalRisk
 
 # A plan that takes longer than this is confirmed first, where someone can be asked.
@@ -34,6 +33,7 @@ def make_plan(
 ) -> "Plan":
     """Predict the cost of an analysis with its report, and show it."""
     from eigenscape.analyses import plan_analysis
+    from eigenscape.records import size
 
     with Watch(screen, "timing a few products"):
         plan = plan_analysis(risk, budget=budget, num_pairs=num_pairs, stages=stages)
@@ -73,44 +73,6 @@ def confirm(plan: "Plan", *, yes: bool) -> None:
     if not typer.confirm(f"Start? It will take about {duration(plan.seconds)}", default=True):
         typer.echo("Nothing was started. `--budget quick` or fewer `--samples` take less.")
         raise typer.Exit(FINE)
-
-
-def run_analysis(
-    screen: Screen,
-    risk: "EmpiricalRisk",
-    plan: "Plan",
-    *,
-    title: str,
-    description: Mapping[str, str],
-    seed: int,
-    checkpoint: Path | None,
-    ignore_limits: bool = False,
-) -> "Analysis":
-    """Run what was planned, showing progress."""
-    from eigenscape.analyses import analyze
-
-    with Watch(screen, "starting") as watch:
-        return analyze(
-            risk,
-            budget=plan.budget,
-            plan=plan,
-            title=title,
-            description=description,
-            seed=seed,
-            checkpoint=checkpoint,
-            ignore_limits=ignore_limits,
-            progress=watch,
-        )
-
-
-def save(
-    screen: Screen, record: "Record", folder: Path, settings: Mapping[str, Any], *, overwrite: bool
-) -> Path:
-    """Write a run folder, showing that it takes its time."""
-    from eigenscape.runs import save_run
-
-    with Watch(screen, "writing figures and the report"):
-        return save_run(record, folder, overwrite=overwrite, settings=settings)
 
 
 def tell(screen: Screen, analysis: "Analysis", folder: Path, *, open_report: bool) -> None:

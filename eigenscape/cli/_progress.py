@@ -2,20 +2,17 @@
 
 import threading
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
-from eigenscape.cli._screen import Screen, duration, size
+from eigenscape.cli._screen import Screen, duration
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-    from rich.progress import TaskID
-
     from eigenscape.records import Progress
 
 # Tasks that end sooner show no progress line.
 _SHOWN_AFTER = 2.0
 _LINE_EVERY = 10.0
+_DRAWN_EVERY = 0.1
 
 
 class Watch:
@@ -37,9 +34,7 @@ class Watch:
         from eigenscape.records import Progress  # here, so that help need not wait for PyTorch
 
         self._last = Progress(task, 0, 0, 0.0, None)
-        self._stop, self._lock = threading.Event(), threading.Lock()
-        self._bar: Bar | None = None
-        self._id: TaskID | None = None
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Watch":
@@ -50,71 +45,56 @@ class Watch:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take the bar away."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with self._lock:
-            if self._bar is not None:
-                self._bar.stop()
-                self._bar = None
 
     def __call__(self, step: "Progress") -> None:
         """Take a report."""
         self._last = step
-        with self._lock:
-            self._draw()
 
     def _watch(self) -> None:
         if self._stop.wait(_SHOWN_AFTER):
             return
         if self._screen.err.is_terminal:
-            with self._lock:
-                self._start()
+            self._draw()
             return
         while True:
             self._screen.err.print(self._line(), soft_wrap=True)
             if self._stop.wait(_LINE_EVERY):
                 return
 
-    def _start(self) -> None:
+    def _draw(self) -> None:
+        """Show a bar until the work ends."""
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
-        if self._stop.is_set():
-            return
-        self._bar = Bar(
+        columns = (
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[left]}", markup=False),
             TimeElapsedColumn(),
-            console=self._screen.err,
-            transient=True,
         )
-        self._id = self._bar.add_task(self._last.task, total=None, left="")
-        self._draw()
-        self._bar.start()
-
-    def _draw(self) -> None:
-        if self._bar is None or self._id is None:
-            return
-        step = self._last
-        self._bar.update(
-            self._id,
-            description=step.task,
-            total=step.total or None,
-            completed=step.done,
-            left=self._left(),
-        )
+        with Bar(*columns, console=self._screen.err, transient=True) as bar:
+            task = bar.add_task(self._last.task, total=None, left="")
+            while True:
+                step = self._last
+                bar.update(
+                    task,
+                    description=step.task,
+                    total=step.total or None,
+                    completed=step.done,
+                    left=self._left(),
+                )
+                if self._stop.wait(_DRAWN_EVERY):
+                    return
 
     def _line(self) -> str:
+        from eigenscape.records import size
+
         step = self._last
         phrases = [step.task or "working"]
         if step.total and self._in_bytes:

@@ -6,23 +6,32 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from eigenscape.cli._progress import Watch
 from eigenscape.cli._screen import Screen
 from eigenscape.cli._verb import INTERRUPTED, REFUSED
 from eigenscape.errors import EigenscapeError, RankError, RunError
+
+if TYPE_CHECKING:
+    from eigenscape.records import Record
 
 RUNS = Path("runs")
 # `save_run` knows this folder as an unfinished run, and removes it when the run is complete.
 _CHECKPOINT, _KEY, _MANIFEST = "checkpoint", "key.json", "run.json"
 # A stage of an analysis that takes so little time that it alone is not worth keeping.
 _TRIFLE = "loss-and-gradient"
+# Arguments that name a run, and say how it is shown; the others decide its numbers.
+_NO_SETTINGS = (
+    *("out", "overwrite", "yes", "ignore_limits", "open_report", "as_json", "quiet", "debug"),
+    *("networks", "record", "old"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,11 @@ class Place:
             checkpoint_folder / _KEY, json.dumps(content, indent=1, sort_keys=True).encode()
         )
 
+    def save(self, screen: Screen, record: "Record") -> None:
+        """Keep the record as this run, with its settings and its command line."""
+        settings = {**self.settings, "command": self.command}
+        save(screen, record, self.folder, settings, overwrite=self.overwrite)
+
     def forget_if_empty(self) -> None:
         """Leave nothing behind of a run that has kept nothing, or nothing but the loss."""
         checkpoint_folder = self.folder / _CHECKPOINT
@@ -72,6 +86,55 @@ class Place:
             shutil.rmtree(checkpoint_folder, ignore_errors=True)
             if not any(self.folder.iterdir()):
                 self.folder.rmdir()
+
+
+def settings_of(ctx: typer.Context) -> dict[str, Any]:
+    """Return the verb that runs and those of its arguments that decide numbers, as plain values."""
+    return {"verb": ctx.info_name} | {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in ctx.params.items()
+        if name not in _NO_SETTINGS
+    }
+
+
+def open_run(
+    ctx: typer.Context, *names: str, out: Path | None, overwrite: bool, **more: object
+) -> Place:
+    """Look whether the run that a verb was called for may be made; touch nothing.
+
+    Args:
+        ctx: Of the verb.
+        *names: What its folder is named after where the user named none.
+        out: The folder that the user named.
+        overwrite: Replace what an earlier run left there.
+        **more: What decides its numbers beside the verb's arguments, or in place of some.
+
+    Returns:
+        The place.
+
+    Raises:
+        RunError: If the folder holds something else.
+    """
+    folder = out or default_folder(*names)
+    command = command_line(ctx, out=folder)
+    settings = {**settings_of(ctx), **more}
+    return claim(folder, settings=settings, command=command, overwrite=overwrite)
+
+
+def save(
+    screen: Screen,
+    record: "Record",
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    overwrite: bool,
+    seconds: float | None = None,
+) -> Path:
+    """Write a run folder, showing that it takes its time."""
+    from eigenscape.runs import save_run
+
+    with Watch(screen, "writing figures and the report"):
+        return save_run(record, folder, overwrite=overwrite, settings=settings, seconds=seconds)
 
 
 def claim(folder: Path, *, settings: dict[str, Any], command: str, overwrite: bool) -> Place:
@@ -123,7 +186,9 @@ def unfinished(folder: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def resumable(screen: Screen, run: Place) -> Iterator[None]:
-    """On Ctrl-C, and where a process was lost, say how to go on; clean up after a refusal.
+    """Say that a run is resumed, and on Ctrl-C or a lost process how to go on.
+
+    After a refusal it cleans up.
 
     Args:
         screen: Where to say it.
@@ -143,6 +208,8 @@ def resumable(screen: Screen, run: Place) -> Iterator[None]:
         if not screen.silent:
             screen.err.print(f"\n  {run.command}{again}\n", soft_wrap=True)
 
+    if run.resumed:
+        screen.say(f"Resuming the unfinished run in {run.folder}; what it finished is kept.")
     try:
         yield
     except KeyboardInterrupt:

@@ -194,23 +194,3 @@ def duration(seconds: float | None) -> str:
         return f"{seconds / 60:.2g} min"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def size(count: float) -> str:
-    """Write a number of bytes.
-
-    Args:
-        count: How many.
-
-    Returns:
-        The text.
-
-    Examples:
-        >>> size(512), size(3_200_000), size(2.5e9)
-        ('512 B', '3.2 MB', '2.5 GB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

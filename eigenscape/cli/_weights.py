@@ -64,12 +64,14 @@ def load_weights(model: "nn.Module", path: Path, *, seed: int | None = None) -> 
     return Weights(tensors, path, (*notes, *unwrapped, *stripped))
 
 
+def numbered(folder: Path, kind: str) -> dict[int, Path]:
+    """Return what a folder holds as "kind-7" or "kind-7.safetensors", by that number."""
+    names = {path: path.stem.removeprefix(f"{kind}-") for path in folder.glob(f"{kind}-*")}
+    return {int(name): path for path, name in names.items() if name.isdecimal()}
+
+
 def _of_training(folder: Path, seed: int | None) -> tuple[Path, tuple[str, ...]]:
-    seeds = {
-        int(path.name.removeprefix("seed-")): path
-        for path in (folder / "weights").glob("seed-*")
-        if path.name.removeprefix("seed-").isdecimal()
-    }
+    seeds = numbered(folder / "weights", "seed")
     if not seeds:
         raise FileError(
             f"`--checkpoint {folder}` must be a file, or a training run with "
@@ -82,12 +84,12 @@ def _of_training(folder: Path, seed: int | None) -> tuple[Path, tuple[str, ...]]
         raise InvalidArgumentError(
             f"`--weights-seed {chosen}` was not trained in '{folder}'; there are {known}."
         )
-    files = sorted(seeds[chosen].glob("epoch-*.safetensors"))
+    files = numbered(seeds[chosen], "epoch")
     if not files:
         raise FileError(f"'{seeds[chosen]}' holds no weights. Train again with `eigenscape train`.")
-    epoch = int(files[-1].stem.removeprefix("epoch-"))
+    epoch = max(files)
     which = f"seed {chosen} of {len(seeds)}" if len(seeds) > 1 else f"seed {chosen}"
-    return files[-1], (f"Weights of {which} after epoch {epoch}.",)
+    return files[epoch], (f"Weights of {which} after epoch {epoch}.",)
 
 
 def _read(path: Path) -> Any:

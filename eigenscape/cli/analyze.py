@@ -57,9 +57,6 @@ LossName = Annotated[
     ),
 ]
 
-# What names a run and how it is shown, not what its numbers are.
-_NO_SETTINGS = ("ctx", "out", "yes", "overwrite", "ignore_limits", "open_report", "quiet", "debug")
-
 
 def analyze(
     ctx: typer.Context,
@@ -142,50 +139,43 @@ def analyze(
     A part that fails costs no other; the report says which failed and why. Interrupted with Ctrl-C,
     the same command continues where it was.
     """
+    from eigenscape.analyses import analyze as run_analysis
     from eigenscape.cli._subject import choose_device
     from eigenscape.parallel import join
 
     screen = Screen(quiet=quiet, silent=is_follower())
-    settings = {"verb": "analyze"} | {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in ctx.params.items()
-        if name not in _NO_SETTINGS
-    }
-    folder = out or _runs.default_folder(model, data)
-    command = _runs.command_line(ctx, out=folder)
     with join(device=choose_device(device)) as ranks:
-        if ranks.size > 1:
-            settings["processes"] = ranks.size  # sums in another order end in other digits
+        # Sums in another order end in other digits.
+        more = {"processes": ranks.size} if ranks.size > 1 else {}
         with ranks.together():
-            run = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
+            run = _runs.open_run(ctx, model, data, out=out, overwrite=overwrite, **more)
         with _runs.resumable(screen, run):
-            risk, facts = find(screen, settings, ranks)
+            risk, facts = find(screen, run.settings, ranks)
             stage_names = [name for option in stages or () for name in option.split(",")] or None
             plan = _analysis.make_plan(
                 screen, risk, budget, num_pairs=num_pairs, stages=stage_names
             )
             _analysis.confirm(plan, yes=yes)
-            if run.resumed:
-                screen.say(f"Resuming the unfinished run in {folder}; what it finished is kept.")
             with ranks.together():
                 if ranks.is_first:
                     run.begin()
-            analysis = _analysis.run_analysis(
-                screen,
-                risk,
-                plan,
-                title=f"{model} on {data}",
-                description=facts,
-                seed=seed,
-                checkpoint=run.checkpoint,
-                ignore_limits=ignore_limits,
-            )
+            with Watch(screen, "starting") as watch:
+                analysis = run_analysis(
+                    risk,
+                    budget=plan.budget,
+                    plan=plan,
+                    title=f"{model} on {data}",
+                    description=facts,
+                    seed=seed,
+                    checkpoint=run.checkpoint,
+                    ignore_limits=ignore_limits,
+                    progress=watch,
+                )
             with ranks.together():
                 if ranks.is_first:
-                    noted = {**settings, "command": command}
-                    _analysis.save(screen, analysis, folder, noted, overwrite=run.overwrite)
+                    run.save(screen, analysis)
     if ranks.is_first:
-        _analysis.tell(screen, analysis, folder, open_report=open_report)
+        _analysis.tell(screen, analysis, run.folder, open_report=open_report)
 
 
 def find(

@@ -1,35 +1,47 @@
 """`eigenscape bound`: a certified bound on the error of your network on new data."""
 
+import dataclasses
 import math
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from eigenscape.cli import _analysis, _runs
+from eigenscape.cli import _runs
 from eigenscape.cli._progress import Watch
 from eigenscape.cli._screen import Screen
 from eigenscape.cli._verb import NOT_CONVERGED, DataDir, Debug, Quiet, Seed
+from eigenscape.cli._weights import numbered
 from eigenscape.cli.analyze import (
     DataName,
     Device,
-    Init,
     LossName,
     ModelName,
     Out,
     Overwrite,
     Samples,
-    Split,
     find,
 )
-from eigenscape.errors import InvalidArgumentError
+from eigenscape.errors import FileError, InvalidArgumentError, UnknownNameError, near_matches
 
 if TYPE_CHECKING:
     from eigenscape.bounds import NetworkCertificate
     from eigenscape.risk import EmpiricalRisk
 
-_NO_SETTINGS = ("ctx", "out", "overwrite", "quiet", "debug")
 _FIRST = "epoch-0000.safetensors"
+# What a recipe file may say beside the fields of `BoundRecipe`.
+_BESIDE = {
+    "prior_source": "initialisation",
+    "examples_per_draw": None,
+    "delta_samples": 0.01,
+    "split": "train",
+}
+# Options of version 0.2.
+_OLD = (
+    *("--batch-size", "--delta", "--delta-samples", "--examples-per-draw", "--init", "--initial"),
+    *("--lr", "--noise", "--prior-source", "--split"),
+)
 
 
 def bound(
@@ -51,56 +63,29 @@ def bound(
             "the training run]."
         ),
     ] = None,
-    prior_source: Annotated[
-        Literal["initialisation", "other-data"],
-        typer.Option(help="What the prior was made from; your word, and the certificate's."),
-    ] = "initialisation",
     method: Annotated[
         Literal["base", "appr", "iter", "iter-d", "iter-m"],
         typer.Option(help="How the posterior's basis is chosen."),
     ] = "iter",
-    initial: Annotated[
-        Literal["weights", "curvature"], typer.Option(help="The first variances.")
-    ] = "curvature",
     epochs: Annotated[int, typer.Option(help="Passes of the optimisation.", min=1)] = 200,
-    batch_size: Annotated[int, typer.Option(help="Examples per step.", min=1)] = 128,
-    noise: Annotated[
-        Literal["weights", "outputs"],
-        typer.Option(
-            help="What a step draws: whole networks, or the outputs of linear layers for each "
-            "example; the second has less noise, and needs a network of linear layers."
-        ),
-    ] = "weights",
-    lr: Annotated[
-        float | None,
-        typer.Option(
-            help="Learning rate; falls tenfold four times [default: 30 over the number of steps, "
-            "but within 0.001 and 0.01]."
-        ),
-    ] = None,
     draws: Annotated[int, typer.Option(help="Networks drawn for the certificate.", min=1)] = 1000,
-    examples_per_draw: Annotated[
-        int | None,
-        typer.Option(
-            help="Examples that each of them is judged on, drawn at random [default: all].", min=1
-        ),
+    recipe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Further settings, such as `batch_size = 256`."),
     ] = None,
-    delta: Annotated[float, typer.Option(help="Chance that the examples mislead.")] = 0.025,
-    delta_samples: Annotated[float, typer.Option(help="Chance that the draws mislead.")] = 0.01,
     weights_seed: Annotated[
         int | None, typer.Option(help="Which seed of a training run [default: the first].")
     ] = None,
     loss: LossName = None,
-    split: Split = "train",
     data_dir: DataDir = None,
     samples: Samples = None,
-    init: Init = "pytorch",
     device: Device = "auto",
     seed: Seed = 0,
     out: Out = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
     debug: Debug = False,
+    old: Annotated[str | None, typer.Option(*_OLD, hidden=True)] = None,
 ) -> None:
     """Bound the error of your network on new data, with a PAC-Bayes certificate.
 
@@ -112,29 +97,74 @@ def bound(
       eigenscape bound F-32^2 --data digits --checkpoint runs/net
       eigenscape bound my.py:build --data my.py:data -c net.safetensors --prior init.safetensors
 
-    Interrupted with Ctrl-C, the same command continues where it was. `eigenscape verify` checks
-    what is kept.
+    A recipe file may set prior_source, examples_per_draw, delta_samples, split, and every field of
+    eigenscape.bounds.BoundRecipe, such as batch_size, learning_rate, noise, initial and delta.
+    Interrupted with Ctrl-C, the same command continues where it was. `eigenscape verify` checks a
+    saved certificate.
 
     Raises:
+        InvalidArgumentError: If an option is one of an earlier version.
         Exit: If the optimisation stopped early.
     """
+    if old is not None:
+        raise InvalidArgumentError(
+            f"`eigenscape bound` has no options {', '.join(_OLD)} any more. Write them to a recipe "
+            "file, for instance `batch_size = 256`, and give `--recipe FILE.toml`; `--lr` is "
+            "`learning_rate` there, and `--init` is not needed, since `--checkpoint` has all "
+            "weights."
+        )
     screen = Screen(quiet=quiet)
-    settings = {"verb": "bound"} | {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in ctx.params.items()
-        if name not in _NO_SETTINGS
-    }
+    further = read_recipe(recipe)
     origin = find_prior(prior, checkpoint, weights_seed)
-    folder = out or _runs.default_folder("bound", model, data)
-    command = _runs.command_line(ctx, out=folder)
-    run = _runs.claim(folder, settings=settings, command=command, overwrite=overwrite)
+    run = _runs.open_run(ctx, "bound", model, data, out=out, overwrite=overwrite, **further)
     with _runs.resumable(screen, run):
-        result, converged = _compute(screen, settings, origin, run)
-        noted = {**settings, "command": command}
-        _analysis.save(screen, result, folder, noted, overwrite=run.overwrite)
-    _tell(screen, result, folder)
+        result, converged = _compute(screen, run.settings, origin, run)
+        run.save(screen, result)
+    _tell(screen, result, run.folder)
     if not converged:
         raise typer.Exit(NOT_CONVERGED)
+
+
+def read_recipe(path: Path | None) -> dict[str, Any]:
+    """Return what a recipe file says, and the defaults of what only this verb knows.
+
+    Args:
+        path: A TOML file; None for the defaults.
+
+    Returns:
+        Fields of `BoundRecipe` that the file sets, and everything of `_BESIDE`.
+
+    Raises:
+        FileError: If it is no TOML file.
+        UnknownNameError: If it sets something else.
+        InvalidArgumentError: If a value is of another type.
+    """
+    if path is None:
+        return dict(_BESIDE)
+    from eigenscape.bounds import BoundRecipe
+
+    try:
+        written = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(
+            f"`--recipe {path}` must be a TOML file, with lines such as `batch_size = 256`; it "
+            f"cannot be read ({error})."
+        ) from error
+    fields = {field.name: field.default for field in dataclasses.fields(BoundRecipe)}
+    defaults = {**fields, **_BESIDE}
+    del defaults["epochs"]  # an option
+    for name, value in written.items():
+        if name not in defaults:
+            raise UnknownNameError(
+                f"`--recipe {path}` sets '{name}', which is no setting of a recipe file. "
+                f"{near_matches(name, defaults)}"
+            )
+        kind = type(defaults[name]) if defaults[name] is not None else int
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise InvalidArgumentError(
+                f"`--recipe {path}`: {name} must be of type {kind.__name__}; got {value!r}."
+            )
+    return {**_BESIDE, **written}
 
 
 def find_prior(prior: Path | None, checkpoint: Path, seed: int | None) -> Path:
@@ -153,15 +183,17 @@ def find_prior(prior: Path | None, checkpoint: Path, seed: int | None) -> Path:
     """
     source = checkpoint if prior is None else prior
     if source.is_dir():
-        kept = sorted((source / "weights").glob(f"seed-{'*' if seed is None else seed}"))
-        files = [folder / _FIRST for folder in kept if (folder / _FIRST).is_file()]
-        if not files:
+        seeds = numbered(source / "weights", "seed")
+        files = {number: folder / _FIRST for number, folder in seeds.items()}
+        kept = [number for number, file in files.items() if file.is_file()]
+        chosen = min(kept, default=None) if seed is None else seed
+        if chosen not in kept:
             raise InvalidArgumentError(
                 f"'{source}' does not hold the weights from before training (weights/seed-…/"
                 f"{_FIRST}), which the prior needs. Train with `--keep-epochs 0`, or name a file "
                 "with `--prior`."
             )
-        return min(files, key=lambda file: int(file.parent.name.removeprefix("seed-")))
+        return files[chosen]
     if prior is None:
         raise InvalidArgumentError(
             "`--prior` must name the weights from before training: save "
@@ -184,7 +216,7 @@ def find_risk(screen: Screen, settings: dict[str, Any]) -> "EmpiricalRisk":
     from eigenscape.cli._subject import choose_device
     from eigenscape.parallel import join
 
-    wanted = {**settings, "params": None, "batch_size": None, "dtype": None}
+    wanted = {**settings, "params": None, "batch_size": None, "dtype": None, "init": "pytorch"}
     with join(device=choose_device(settings["device"])) as ranks:
         risk, _ = find(screen, wanted, ranks)
     return risk
@@ -212,25 +244,17 @@ def _compute(
     screen: Screen, settings: dict[str, Any], prior: Path, run: _runs.Place
 ) -> tuple["NetworkCertificate", bool]:
     """Load, optimise, certify; return the certificate and whether the optimisation ended well."""
-    from eigenscape.bounds import bound_recipe, certify, optimise_posterior
+    from eigenscape.bounds import BoundRecipe, bound_recipe, certify, optimise_posterior
 
     risk = find_risk(screen, settings)
-    rate = settings["lr"] or learning_rate(
-        risk.num_samples, settings["epochs"], settings["batch_size"]
-    )
-    screen.facts({"learning rate": f"{rate:.3g}"})
-    recipe = bound_recipe(
-        settings["method"],
-        epochs=settings["epochs"],
-        drop_every=max(1, settings["epochs"] // 5),
-        batch_size=settings["batch_size"],
-        noise=settings["noise"],
-        learning_rate=rate,
-        initial=settings["initial"],
-        delta=settings["delta"],
-    )
-    if run.resumed:
-        screen.say(f"Resuming the unfinished run in {run.folder}.")
+    fields = {field.name for field in dataclasses.fields(BoundRecipe)}
+    chosen = {name: value for name, value in settings.items() if name in fields}
+    chosen = {"initial": "curvature", "drop_every": max(1, settings["epochs"] // 5), **chosen}
+    recipe = bound_recipe(settings["method"], **chosen)
+    if "learning_rate" not in chosen:
+        rate = learning_rate(risk.num_samples, recipe.epochs, recipe.batch_size)
+        recipe = dataclasses.replace(recipe, learning_rate=rate)
+    screen.facts({"learning rate": f"{recipe.learning_rate:.3g}"})
     run.begin()
     with Watch(screen, "optimising") as watch:
         fit = optimise_posterior(
@@ -248,7 +272,9 @@ def _compute(
             fit.posterior,
             num_samples=settings["draws"],
             examples_per_draw=settings["examples_per_draw"],
-            delta=settings["delta"],
+            delta=recipe.delta,
+            precision=recipe.precision,
+            ceiling=recipe.ceiling,
             delta_samples=settings["delta_samples"],
             checkpoint=run.checkpoint.with_name("draws"),
             seed=settings["seed"],

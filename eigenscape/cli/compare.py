@@ -1,6 +1,5 @@
 """`eigenscape compare`: several analyses side by side."""
 
-import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +7,7 @@ import typer
 
 from eigenscape.cli import _runs
 from eigenscape.cli._progress import Watch
-from eigenscape.cli._screen import Screen, cell
+from eigenscape.cli._screen import Screen
 from eigenscape.cli._verb import Debug
 from eigenscape.errors import InvalidArgumentError, require_packages
 
@@ -16,13 +15,6 @@ if TYPE_CHECKING:
     from eigenscape.report import Comparison
 
 _ENDINGS = (".png", ".pdf", ".svg", ".html")
-_PAGE = """<!doctype html>
-<meta charset="utf-8"><title>{title}</title>
-<style>body{{font:15px/1.5 system-ui;margin:2em auto;max-width:60em}}
-td,th{{padding:.2em .8em;text-align:right}}td:first-child,th:first-child{{text-align:left}}
-svg{{max-width:100%;height:auto}}</style>
-<h1>{title}</h1>{figure}{table}
-"""
 
 
 def compare(
@@ -48,6 +40,7 @@ def compare(
             f"`--out {out}` must end in {', '.join(_ENDINGS)}; got '{out.suffix}'."
         )
     from eigenscape.report import compare as compare_runs
+    from eigenscape.report import write_report
 
     screen = Screen()
     with Watch(screen, "reading the runs"):
@@ -59,36 +52,19 @@ def compare(
         return
     with Watch(screen, "drawing"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        _draw(comparison, out)
+        if out.suffix == ".html":
+            write_report(comparison, out)
+        else:
+            _draw(comparison, out)
     screen.result(f"Figure: {out}")
 
 
 def _draw(comparison: "Comparison", path: Path) -> None:
-    import io
-
     require_packages("eigenscape compare --out", "matplotlib")
     import matplotlib.pyplot as plt
 
     figure = comparison.plot().figure.get_figure(root=True)
     try:
-        if path.suffix != ".html":
-            figure.savefig(path, dpi=150)
-            return
-        picture = io.StringIO()
-        figure.savefig(picture, format="svg")
+        figure.savefig(path, dpi=150)
     finally:
         plt.close(figure)
-    svg = picture.getvalue()
-    title = html.escape(" and ".join(comparison.names))
-    page = _PAGE.format(title=title, figure=svg[svg.index("<svg") :], table=_table(comparison))
-    path.write_text(page, encoding="utf-8")
-
-
-def _table(comparison: "Comparison") -> str:
-    columns = {name: list(values) for name, values in comparison.columns().items()}
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    rows = (
-        "".join(f"<td>{html.escape(cell(value))}</td>" for value in row)
-        for row in zip(*columns.values(), strict=True)
-    )
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"

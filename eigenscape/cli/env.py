@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from eigenscape.cli._progress import Watch
-from eigenscape.cli._screen import Screen, size
+from eigenscape.cli._screen import Screen
 from eigenscape.cli._verb import AsJson, DataDir, Debug
 from eigenscape.plugins import __version__, catalogues
 
@@ -56,6 +56,8 @@ def environment() -> dict[str, Any]:
 def devices() -> list[str]:
     """Return the devices that PyTorch can use, in words."""
     import torch
+
+    from eigenscape.records import size
 
     names = [f"cpu ({platform.machine()})"]
     if torch.cuda.is_available():

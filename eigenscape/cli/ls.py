@@ -1,5 +1,6 @@
 """`eigenscape ls`: the runs in a folder."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Annotated
@@ -34,17 +35,7 @@ def ls(
         with Watch(screen, "reading runs"):
             summaries = list_runs(folder, verify=verify)
     if as_json:
-        rows = [
-            {
-                "path": str(run.path),
-                "kind": run.kind,
-                "state": run.state,
-                "title": run.title,
-                "created": run.created,
-                "text": run.text,
-            }
-            for run in summaries
-        ]
+        rows = [{**dataclasses.asdict(run), "path": str(run.path)} for run in summaries]
         typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
         return
     if not summaries:

@@ -131,12 +131,9 @@ def _section(record: "Record", name: str) -> "Record":
 
 def _rebuild(screen: Screen, run: "Run") -> None:
     """Save the run again with a new report; where it came from is kept beside the settings."""
-    from eigenscape.runs import save_run
-
     first = {"created": run.created, "versions": run.versions, "commit": run.commit}
     settings = {"first made": first, **run.settings}
-    with Watch(screen, "writing figures and the report"):
-        save_run(run.record, run.folder, overwrite=True, settings=settings, seconds=run.seconds)
+    _runs.save(screen, run.record, run.folder, settings, overwrite=True, seconds=run.seconds)
 
 
 def _as_dict(run: "Run", record: "Record") -> dict[str, Any]:

@@ -90,14 +90,24 @@ def seconds(value: float | None) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def size(count: int) -> str:
-    """Write a number of bytes, e.g. "3.2 MB"."""
-    value, units = float(count), ("bytes", "kB", "MB", "GB", "TB")
-    for unit in units:
-        if value < 1000 or unit == units[-1]:
-            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.3g} {unit}"
+def size(count: float) -> str:
+    """Write a number of bytes.
+
+    Args:
+        count: How many.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> size(512), size(3_200_000), size(999_600), size(2.5e15)
+        ('512 bytes', '3.2 MB', '1 MB', '2500 TB')
+    """
+    value, units = float(count), ["TB", "GB", "MB", "kB", "bytes"]
+    while value >= 999.5 and len(units) > 1:  # 999.5 is 1000 with three digits
         value /= 1000
-    return f"{count} bytes"
+        units.pop()
+    return f"{short(value, 3)} {units[-1]}"
 
 
 def _whole(value: float) -> str:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from eigenscape.cli import _screen
-from eigenscape.cli._screen import Screen, cell, duration, size
+from eigenscape.cli._screen import Screen, cell, duration
 
 NARROW = 40
 
@@ -131,14 +131,6 @@ def test_values_are_written_shortly(value: object, text: str) -> None:
 )  # fmt: skip
 def test_times_are_written_in_units_that_fit(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (3_200_000, "3.2 MB"), (2.5e15, "2.5e+03 TB")],
-)
-def test_bytes_are_written_in_units_that_fit(count: float, text: str) -> None:
-    assert size(count) == text
 
 
 def test_the_width_of_a_pipe_is_not_that_of_the_terminal_around_it(

@@ -162,7 +162,7 @@ def training(tmp_path: Path) -> Path:
     for seed in (1, 4):
         epochs = tmp_path / "weights" / f"seed-{seed}"
         epochs.mkdir(parents=True)
-        for epoch in (2, 10):
+        for epoch in (9999, 10_000):  # as text, the last is before the first
             state = {
                 name: torch.full(tensor.shape, float(100 * seed + epoch))
                 for name, tensor in model().state_dict().items()
@@ -172,19 +172,19 @@ def training(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("seed", "value"), [(None, 110.0), (4, 410.0)])
+@pytest.mark.parametrize(("seed", "value"), [(None, 10_100.0), (4, 10_400.0)])
 def test_the_last_epoch_of_a_seed_is_taken(training: Path, seed: int | None, value: float) -> None:
     net = model()
     weights = load_weights(net, training, seed=seed)
     assert all(bool((tensor == value).all()) for tensor in net.state_dict().values())
-    assert weights.notes == (f"Weights of seed {seed or 1} of 2 after epoch 10.",)
+    assert weights.notes == (f"Weights of seed {seed or 1} of 2 after epoch 10000.",)
 
 
 def test_seeds_that_cannot_be_had_are_refused(training: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="there are 1, 4"):
         load_weights(model(), training, seed=2)
     with pytest.raises(InvalidArgumentError, match="is for the folder of a training run"):
-        load_weights(model(), training / "weights" / "seed-1" / "epoch-0002.safetensors", seed=1)
+        load_weights(model(), training / "weights" / "seed-1" / "epoch-9999.safetensors", seed=1)
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(FileError, match="there are none"):

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -6,20 +7,31 @@ from safetensors.torch import load_file
 
 from eigenscape.bounds import NetworkCertificate
 from eigenscape.cli._subject import load_data, load_model
-from eigenscape.cli.bound import find_prior, learning_rate
-from eigenscape.errors import InvalidArgumentError
+from eigenscape.cli.bound import find_prior, learning_rate, read_recipe
+from eigenscape.errors import EigenscapeError, FileError, InvalidArgumentError
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape.runs import read_run
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
-FAST = ("--epochs", "4", "--draws", "20", "--batch-size", "10")
+FAST = ("--epochs", "4", "--draws", "20", "--recipe", "fast.toml")
+
+
+@pytest.fixture(autouse=True)
+def fast(cli: Cli) -> None:
+    """Write a recipe for 24 examples; the first weights of `files` classify some of them."""
+    recipe(prior_source="other-data")
+
+
+def recipe(**more: object) -> None:
+    lines = {"batch_size": 10, **more}
+    Path("fast.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in lines.items()))
 
 
 def test_a_network_of_ones_own_gets_a_certificate(cli: Cli, files: tuple[Path, Path]) -> None:
     words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1])
-    result = cli(*words, "--prior", files[0], *FAST, "--prior-source", "other-data", "--out", "b")
+    result = cli(*words, "--prior", files[0], *FAST, "--out", "b")
     assert result.exit_code == 0, result.output
     found = read_run("b").record
     assert isinstance(found, NetworkCertificate)
@@ -40,11 +52,13 @@ def test_the_folder_of_a_training_has_both_weights(cli: Cli) -> None:
     train = ("train", "one-hidden-4", "--data", "digits", "--epochs", "2", "--samples", "90")
     assert cli(*train, "--keep-epochs", "0", "--out", "t").exit_code == 0
     words = ("bound", "one-hidden-4", "--data", "digits", "--samples", "90", "-c", "t")
+    recipe()
     result = cli(*words, *FAST, "--method", "base", "--out", "b")
     assert result.exit_code == 0, result.output
     assert "90" in result.stdout
     assert "not for one of them" in result.stdout
-    other = cli(*words, *FAST, "--method", "base", "--noise", "outputs", "--out", "c")
+    recipe(noise="outputs")
+    other = cli(*words, *FAST, "--method", "base", "--out", "c")
     assert other.exit_code == 0, other.output
     found = [read_run(folder).record.posterior for folder in "bc"]
     assert not torch.equal(found[0].means, found[1].means)  # other draws
@@ -53,8 +67,8 @@ def test_the_folder_of_a_training_has_both_weights(cli: Cli) -> None:
 
 def test_networks_can_be_judged_on_a_few_examples_each(cli: Cli, files: tuple[Path, Path]) -> None:
     words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1], "--prior", files[0])
-    words = (*words, *FAST, "--prior-source", "other-data", "--out", "b")
-    result = cli(*words, "--examples-per-draw", "7")
+    recipe(prior_source="other-data", examples_per_draw=7)
+    result = cli(*words, *FAST, "--out", "b")
     assert result.exit_code == 0, result.output
     assert "each on 7 random examples" in " ".join(result.stdout.split())
     assert read_run("b").record.examples_per_draw == 7
@@ -66,7 +80,7 @@ def test_an_interrupted_bound_is_resumed(
     from eigenscape import bounds
 
     words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1])
-    words = (*words, "--prior", files[0], *FAST, "--prior-source", "other-data")
+    words = (*words, "--prior", files[0], *FAST)
     real = bounds.certify
 
     def stop(*args: object, **kwargs: object) -> object:
@@ -88,6 +102,7 @@ def test_an_interrupted_bound_is_resumed(
 def test_a_prior_from_before_training_is_asked_for(
     cli: Cli, files: tuple[Path, Path], case: str
 ) -> None:
+    recipe()
     words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1], *FAST)
     given = ("--prior", files[1]) if case == "trained" else ()
     result = cli(*words, *given, "--out", "b")
@@ -120,9 +135,10 @@ def test_few_steps_have_a_larger_learning_rate(cli: Cli, files: tuple[Path, Path
     assert learning_rate(1437, epochs=20, batch_size=128) == 0.01
     assert learning_rate(60_000, epochs=200, batch_size=128) == 0.001
     words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1], "--prior", files[0])
-    words = (*words, *FAST, "--prior-source", "other-data")
+    words = (*words, *FAST)
     assert "learning rate: 0.01" in " ".join(cli(*words, "--out", "b").stdout.split())
-    given = cli(*words, "--out", "c", "--lr", "0.02")
+    recipe(prior_source="other-data", learning_rate=0.02)
+    given = cli(*words, "--out", "c")
     assert "learning rate: 0.02" in " ".join(given.stdout.split())
     one, two = (read_run(name).record.posterior.means for name in ("b", "c"))
     assert not torch.equal(one, two)
@@ -132,6 +148,54 @@ def test_a_network_that_is_no_chain_is_told_which_method_it_has(cli: Cli) -> Non
     train = ("train", "SmallConv-2-3", "--data", "digits", "--epochs", "1", "--samples", "40")
     assert cli(*train, "--keep-epochs", "0", "--out", "t").exit_code == 0
     words = ("bound", "SmallConv-2-3", "--data", "digits", "--samples", "40", "-c", "t")
+    recipe()
     result = cli(*words, *FAST, "--method", "iter-m", "--out", "b")
     assert result.exit_code == 2
     assert "`--method iter`" in " ".join(result.stderr.split())
+
+
+# --- the recipe file -----------------------------------------------------------------------------
+
+
+def test_a_recipe_decides_over_the_certificate(cli: Cli, files: tuple[Path, Path]) -> None:
+    words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1], "--prior", files[0])
+    chances = {"delta": 0.05, "delta_samples": 0.02, "precision": 50, "ceiling": 0.2}
+    recipe(prior_source="other-data", **chances)
+    assert cli(*words, *FAST, "--out", "b").exit_code == 0
+    run = read_run("b")
+    for name, value in chances.items():
+        assert getattr(run.record.certificate, name) == value
+        assert run.settings[name] == value
+    run.record.certificate.verify_arithmetic()
+    recipe(prior_source="other-data", **chances, drop=0.5)
+    again = cli(*words, *FAST, "--out", "b")
+    assert "holds a finished run" in " ".join(again.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("batch_sise = 10", "'batch_size'"),
+        ("epochs = 10", "no setting of a recipe file"),
+        ("batch_size = 10.5", "batch_size must be of type int; got 10.5"),
+        ("tf32 = 1", "tf32 must be of type bool; got 1"),
+        ("learning_rate = 'fast'", "learning_rate must be of type float; got 'fast'"),
+        ("batch_size: 10", "must be a TOML file"),
+    ],
+)
+def test_a_recipe_that_means_nothing_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    with pytest.raises(EigenscapeError, match=said):
+        read_recipe(path)
+    with pytest.raises(FileError, match="must be a TOML file"):
+        read_recipe(tmp_path / "none.toml")
+
+
+def test_an_option_that_moved_is_refused_with_its_new_place(cli: Cli) -> None:
+    words = ("bound", "net.py:build", "--data", "net.py:data", "-c", "net.safetensors")
+    for option in ("--lr", "--noise", "--split"):
+        result = cli(*words, option, "0.1")
+        assert result.exit_code == 2
+        assert "`--lr` is `learning_rate` there" in " ".join(result.stderr.split())
+    assert "--lr" not in cli("bound", "--help").stdout

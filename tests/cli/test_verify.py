@@ -14,7 +14,8 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 def kept(cli: Cli, files: tuple[Path, Path]) -> Path:
     """The folder of a bound of net.py."""
     words = ("bound", "net.py:build", "--data", "net.py:data", "-c", files[1])
-    fast = ("--prior-source", "other-data", "--epochs", "4", "--draws", "20", "--out", "b")
+    Path("fast.toml").write_text("prior_source = 'other-data'")
+    fast = ("--recipe", "fast.toml", "--epochs", "4", "--draws", "20", "--out", "b")
     result = cli(*words, "--prior", files[0], *fast)
     assert result.exit_code == 0, result.output
     return Path("b")

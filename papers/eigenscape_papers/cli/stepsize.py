@@ -25,6 +25,7 @@ from eigenscape.cli.verbs import (
     Watch,
     find,
     save,
+    settings_of,
 )
 
 if TYPE_CHECKING:
@@ -97,11 +98,7 @@ def stepsize(
     from eigenscape.parallel import join
 
     screen = Screen(quiet=quiet or as_json)
-    settings = {"verb": "stepsize", **_NOT_ASKED} | {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in ctx.params.items()
-        if name not in ("ctx", "out", "overwrite", "as_json", "quiet", "debug")
-    }
+    settings = {**_NOT_ASKED, **settings_of(ctx)}
     with join(device=choose_device(device)) as ranks:
         risk, _ = find(screen, settings, ranks)
     result = _compute(screen, settings, risk)

@@ -15,12 +15,10 @@ from eigenscape.cli.verbs import (
     Quiet,
     Screen,
     Watch,
-    claim,
-    command_line,
-    default_folder,
     duration,
+    open_run,
     resumable,
-    save,
+    settings_of,
 )
 from eigenscape.errors import EigenscapeError, InvalidArgumentError, UnknownNameError, near_matches
 from eigenscape_papers.cli.train import parse_numbers
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 # Options that are for the user's own network.
 _TRAINING = ("epochs", "lr", "momentum", "weight_decay", "batch_size", "seeds", "test_data")
-_NO_SETTINGS = ("ctx", "out", "overwrite", "networks", "record", "quiet", "debug")
 _ALONG = (1, 10, 100)  # epochs kept for studies that look along training
 
 
@@ -103,11 +100,7 @@ def study(
         raise UnknownNameError(
             f"`eigenscape study {name}`: there is no such study. {near_matches(name, STUDIES)}"
         )
-    settings = {"verb": "study"} | {
-        option: str(value) if isinstance(value, Path) else value
-        for option, value in ctx.params.items()
-        if option not in _NO_SETTINGS
-    }
+    settings = settings_of(ctx)
     # What can be refused is refused before anything is written.
     cast = _own(ctx, settings)
     setting = STUDIES[name].setting(scale, cast)
@@ -115,21 +108,16 @@ def study(
         _require_fit(cast, setting.dtype)
     chosen = choose_device(device)
     shown = "own" if cast is not None else scale
-    folder = out or default_folder("study", name, shown)
-    command = command_line(ctx, out=folder)
-    run = claim(folder, settings=settings, command=command, overwrite=overwrite)
+    run = open_run(ctx, "study", name, shown, out=out, overwrite=overwrite)
     with resumable(screen, run):
-        if run.resumed:
-            screen.say(f"Resuming the unfinished run in {folder}.")
         run.begin()
         with Watch(screen, "starting") as watch:
             workshop = Workshop(networks, chosen, settings["data_dir"], _then_measuring(watch))
             result = run_study(STUDIES[name], workshop, scale=scale, own=cast)
-        noted = {**settings, "command": command}
-        save(screen, result, folder, noted, overwrite=run.overwrite)
+        run.save(screen, result)
     if record is not None:
         write_result(result, record)
-    _tell(screen, result, folder)
+    _tell(screen, result, run.folder)
     if not result.status:
         raise typer.Exit(NOT_CONVERGED)
 

@@ -23,16 +23,14 @@ from eigenscape.cli.verbs import (
     Samples,
     Screen,
     Watch,
-    claim,
-    command_line,
-    default_folder,
     describe_data,
     duration,
     load_data,
     load_model,
+    open_run,
     resumable,
-    save,
     seed_everything,
+    settings_of,
 )
 from eigenscape.errors import InvalidArgumentError
 
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
 
     from eigenscape_papers.ensemble import Recipe, Training
 
-_NO_SETTINGS = ("ctx", "out", "overwrite", "quiet", "debug")
 _MOST_SEEDS_SHOWN = 20
 
 
@@ -102,21 +99,13 @@ def train(
         Exit: If a loss stopped being finite.
     """
     screen = Screen(quiet=quiet)
-    settings = {"verb": "train"} | {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in ctx.params.items()
-        if name not in _NO_SETTINGS
-    }
+    settings = settings_of(ctx)
     numbers = parse_numbers(seeds, "--seeds")
     kept = parse_numbers(keep_epochs, "--keep-epochs")
     recipe = make_recipe(settings)
-    folder = out or default_folder("train", model, data)
-    command = command_line(ctx, out=folder)
-    run = claim(folder, settings=settings, command=command, overwrite=overwrite)
+    run = open_run(ctx, "train", model, data, out=out, overwrite=overwrite)
     with resumable(screen, run):
         inputs, build = _load(screen, settings)
-        if run.resumed:
-            screen.say(f"Resuming the unfinished run in {folder}.")
         run.begin()
         from eigenscape.cli.verbs import choose_device
         from eigenscape_papers.ensemble import fit
@@ -134,10 +123,9 @@ def train(
                 device=choose_device(device),
                 progress=watch,
             )
-        _move_in(run.checkpoint.with_name("weights"), folder / "weights")
-        noted = {**settings, "command": command}
-        save(screen, training, folder, noted, overwrite=run.overwrite)
-    _tell(screen, training, folder, settings)
+        _move_in(run.checkpoint.with_name("weights"), run.folder / "weights")
+        run.save(screen, training)
+    _tell(screen, training, run.folder, settings)
     if not training.status:
         raise typer.Exit(NOT_CONVERGED)
 
