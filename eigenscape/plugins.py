@@ -74,7 +74,8 @@ def catalogues(kind: str) -> tuple[Any, ...]:
     """Return further catalogues of names for the command line.
 
     Args:
-        kind: "data", modules with `names()` and `load(name, split=..., folder=...)`; or "models",
+        kind: "data", modules with `names()`, `load(name, split=..., folder=...)`,
+            `file_state(name, folder)` and `data_folders(folder)`; or "models",
             modules with `describe()` and `build(name, input_shape=..., num_classes=..., ...)`.
 
     Returns:

@@ -14,10 +14,10 @@ from torch import Tensor
 from eigenscape.bounds._task import Task
 from eigenscape.errors import FileError, InvalidArgumentError, NonFiniteError, near_matches
 from eigenscape.risk import EmpiricalRisk
+from eigenscape.runs import read_weights, unwrapped
 
 Prior = Mapping[str, Any] | str | os.PathLike[str]
 
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
 # Below this fraction of the error of a constant answer, weights were fitted to something.
 _FITTED = 0.4
 
@@ -113,7 +113,11 @@ def _state(prior: Prior, independent: bool) -> dict[str, Tensor]:
     epoch: object = None
     if isinstance(prior, str | os.PathLike):
         path = Path(prior)
-        content = _read(path)
+        content = read_weights(path, f"The prior '{path}'")
+        if not isinstance(content, Mapping):
+            raise FileError(
+                f"The prior '{path}' must hold a state dict; got {type(content).__name__}."
+            )
         match = re.search(r"epoch[-_]?(\d+)", path.stem)
         epoch = int(match[1]) if match else None
     else:
@@ -126,29 +130,8 @@ def _state(prior: Prior, independent: bool) -> dict[str, Tensor]:
             f"The prior was saved after epoch {epoch} of a training. It must be fixed before the "
             "data are seen: give the weights of epoch 0."
         )
-    for key in _WRAPPERS:
-        if isinstance(content.get(key), Mapping):
-            content = content[key]
-            break
-    return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            return load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise FileError(f"The prior '{path}' cannot be read ({error}).") from error
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a missing file, another format, code that would have to run
-        raise FileError(f"The prior '{path}' cannot be read as weights ({error}).") from error
-    if not isinstance(content, Mapping):
-        raise FileError(f"The prior '{path}' must hold a state dict; got {type(content).__name__}.")
-    return content
+    state, _ = unwrapped(content)
+    return {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def _require_same_constants(risk: EmpiricalRisk, state: Mapping[str, Tensor]) -> None:

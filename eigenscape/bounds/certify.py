@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -334,16 +334,8 @@ class _Draws:
 
 def _moved(posterior: Posterior, device: torch.device) -> Posterior:
     target = torch.zeros((), dtype=torch.float64, device=device)
-    return Posterior(
-        posterior.means.to(target),
-        posterior.variances.to(target),
-        posterior.basis.to(target),
-        posterior.prior_means.to(target),
-        posterior.prior_variance,
-        posterior.prior_source,
-        posterior.prior_sha256,
-        posterior.names,
-    )
+    names = ("means", "variances", "basis", "prior_means")
+    return replace(posterior, **{name: getattr(posterior, name).to(target) for name in names})
 
 
 def _require_rotations(posterior: Posterior) -> None:

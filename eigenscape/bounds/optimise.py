@@ -27,7 +27,6 @@ from eigenscape.bounds._task import Task, working_risk
 from eigenscape.bounds.pac_bayes import pac_bayes_bound
 from eigenscape.bounds.posterior import (
     Basis,
-    LayerBasis,
     Posterior,
     basis_again,
     basis_curvature,
@@ -47,8 +46,10 @@ from eigenscape.records import (
     Status,
     Ticker,
     crc,
+    pack,
     tensor_text,
     text_tensor,
+    unpack,
 )
 from eigenscape.risk import EmpiricalRisk
 
@@ -162,6 +163,7 @@ class _Session:
     def save_in(self, folder: str | os.PathLike[str], every: int) -> None:
         """Say where the state is saved, and continue from what is there."""
         key = {
+            "layout": 2,
             "recipe": dataclasses.asdict(self._recipe),
             "seed": self._seed,
             "data": self._task.checksum(),
@@ -292,35 +294,27 @@ class _Session:
         )
 
     def _state(self) -> dict[str, Tensor]:
-        """Return everything that changes; the layout of the basis as JSON beside its tensors."""
-        state = {f"moving.{n}": t for n, t in enumerate(self._steps.moving())}
-        state |= {f"squares.{n}": t for n, t in enumerate(self._steps.squares)}
-        layout = []
-        for number, layer in enumerate(self._basis.layers):
-            state[f"basis.{number}.eigenvalues"] = layer.eigenvalues
-            for side, rotation in enumerate(layer.rotations):
-                state[f"basis.{number}.rotation.{side}"] = rotation
-            layout.append((layer.name, layer.kind, layer.start, layer.size, layer.has_bias))
-        state["layout"] = text_tensor(json.dumps(layout))
-        state["history"] = self._history
-        state["done"] = torch.tensor(self._done)
-        state["seconds"] = torch.tensor(self._seconds, dtype=torch.float64)
-        return state
+        """Return everything that changes; what is no tensor as JSON beside the tensors."""
+        state = {
+            "moving": self._steps.moving(),
+            "squares": self._steps.squares,
+            "basis": self._basis,
+            "history": self._history,
+            "done": self._done,
+            "seconds": self._seconds,
+        }
+        plain, tensors = pack(state)
+        return {**tensors, "plain": text_tensor(json.dumps(plain))}
 
-    def _restore(self, saved: dict[str, Tensor]) -> None:
-        groups = {"moving": self._steps.moving(), "squares": self._steps.squares}
-        for name, tensors in groups.items():
-            for number, tensor in enumerate(tensors):
-                tensor.copy_(saved[f"{name}.{number}"])
-        layers = []
-        for number, facts in enumerate(json.loads(tensor_text(saved["layout"]))):
-            mark = f"basis.{number}.rotation."
-            rotations = [saved[name] for name in sorted(saved) if name.startswith(mark)]
-            values = saved[f"basis.{number}.eigenvalues"].to(self._risk.device)
-            moved = tuple(rotation.to(self._risk.device) for rotation in rotations)
-            name, kind, start, size, has_bias = facts
-            layers.append(LayerBasis(name, kind, start, size, has_bias, moved, values))
-        self._basis = Basis(tuple(layers))
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        saved = unpack(json.loads(tensor_text(tensors["plain"])), tensors)
+        values = (*saved["moving"], *saved["squares"])
+        for tensor, value in zip(
+            (*self._steps.moving(), *self._steps.squares), values, strict=True
+        ):
+            tensor.copy_(value)
+        # In float64, as it was, on the device of the risk.
+        self._basis = saved["basis"].to(self._start.means)
         self._steps.turn(self._basis)
         self._history.copy_(saved["history"])
-        self._done, self._seconds = int(saved["done"]), float(saved["seconds"])
+        self._done, self._seconds = saved["done"], saved["seconds"]

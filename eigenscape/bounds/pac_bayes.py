@@ -218,8 +218,8 @@ def pac_bayes_bound(
         )
     if kl < 0.0:
         raise InvalidArgumentError(
-            f"`{call}(kl)` must not be negative; got {kl}. No divergence is: sum its terms one by "
-            "one in float64, as `gaussian_kl` does."
+            f"`{call}(kl)` must not be negative; got {kl}. A divergence never is: sum its terms "
+            "one by one in float64, as `gaussian_kl` does."
         )
     budget = (kl + 2.0 * math.log(j) + math.log(math.pi**2 * n / (6.0 * delta))) / (n - 1)
     if method == "langford-seeger":

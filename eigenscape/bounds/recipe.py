@@ -7,11 +7,14 @@ from eigenscape.bounds.posterior import KINDS
 from eigenscape.errors import InvalidArgumentError, require_choice, require_count, require_positive
 from eigenscape.records import storable
 
-OPTIMIZERS = ("rmsprop", "sgd")
-CARRIES = ("project", "index")
-INITIALS = ("weights", "curvature")
-COVARIANCES = ("diagonal", "full")
-NOISES = ("weights", "outputs")
+_CHOICES = {
+    "basis": KINDS,
+    "carry": ("project", "index"),
+    "covariance": ("diagonal", "full"),
+    "initial": ("weights", "curvature"),
+    "noise": ("weights", "outputs"),
+    "optimizer": ("rmsprop", "sgd"),
+}
 
 
 @storable
@@ -75,15 +78,7 @@ class BoundRecipe:
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
         call = "BoundRecipe({}=...)"
-        choices = {
-            "basis": KINDS,
-            "carry": CARRIES,
-            "covariance": COVARIANCES,
-            "initial": INITIALS,
-            "noise": NOISES,
-            "optimizer": OPTIMIZERS,
-        }
-        for name, allowed in choices.items():
+        for name, allowed in _CHOICES.items():
             require_choice(getattr(self, name), allowed, call.format(name))
         for name in ("refresh_growth", "epochs", "batch_size", "num_samples", "drop_every"):
             require_count(getattr(self, name), call.format(name))

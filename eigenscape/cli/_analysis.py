@@ -46,13 +46,14 @@ def make_plan(
         title=f"Plan, budget '{plan.budget.name}'",
     )
     screen.say(
-        f"Predicted: {duration(plan.seconds)} on {plan.device}, and {duration(screen.seconds)} "
-        f"until now; {size(plan.memory_bytes)} of memory beside model and data, "
+        f"Predicted: {duration(plan.seconds)} on {plan.device}, after {duration(screen.seconds)} "
+        f"so far; {size(plan.memory_bytes)} of memory in addition to model and data, "
         f"{size(plan.disk_bytes)} on disk."
     )
     if plan.num_samples is not None:
         screen.say(
-            f"It looks at {plan.num_samples} of {risk.num_samples} samples, and as many others."
+            f"It uses {plan.num_samples} of {risk.num_samples} samples, and as many others for "
+            "comparison."
         )
     screen.list(plan.limits)
     return plan
@@ -71,7 +72,7 @@ def confirm(plan: "Plan", *, yes: bool) -> None:
     if yes or plan.seconds <= _ASK_ABOVE_SECONDS or not sys.stdin.isatty() or is_launched():
         return
     if not typer.confirm(f"Start? It will take about {duration(plan.seconds)}", default=True):
-        typer.echo("Nothing was started. `--budget quick` or fewer `--samples` take less.")
+        typer.echo("Nothing was started. `--budget quick` or fewer `--samples` take less time.")
         raise typer.Exit(FINE)
 
 
@@ -102,7 +103,7 @@ def tell(screen: Screen, analysis: "Analysis", folder: Path, *, open_report: boo
         screen.result(str(folder))
     elif report.is_file():
         screen.result(f"Report: {report}")
-        screen.say(f"Again in words: eigenscape show {shlex.quote(str(folder))}")
+        screen.say(f"Show it again: eigenscape show {shlex.quote(str(folder))}")
     if open_report and report.is_file():
         open_file(screen, report)
     if not analysis.status:

@@ -209,12 +209,12 @@ def resumable(screen: Screen, run: Place) -> Iterator[None]:
             screen.err.print(f"\n  {run.command}{again}\n", soft_wrap=True)
 
     if run.resumed:
-        screen.say(f"Resuming the unfinished run in {run.folder}; what it finished is kept.")
+        screen.say(f"Resuming the unfinished run in {run.folder}; its finished parts are kept.")
     try:
         yield
     except KeyboardInterrupt:
         screen.error(
-            f"Interrupted. What was finished is kept in '{kept}'. Continue with"
+            f"Interrupted. Finished parts are kept in '{kept}'. Continue with"
             if kept.exists()
             else "Interrupted before anything was computed. Start again with"
         )

@@ -374,8 +374,8 @@ def _sizes(data: object) -> tuple[tuple[int, ...], int]:
             outputs = max(outputs, math.prod(target_shape) if real else int(batch.target.max()) + 1)
     if shape is None or outputs < 1:
         raise InvalidArgumentError(
-            "A built-in network takes its sizes from data of pairs (inputs, target); these are "
-            "others. Name a function of your own as MODEL."
+            "A built-in network takes its sizes from data of pairs (inputs, target); these have "
+            "another form. Name a function of your own as MODEL."
         )
     return shape, outputs
 

@@ -27,7 +27,7 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print the result and errors, nothing else.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Seed = Annotated[int, typer.Option(help="Fixes all random numbers.", min=0)]
+Seed = Annotated[int, typer.Option(help="Seed of all random numbers.", min=0)]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder with the files of data sets [default: $EIGENSCAPE_DATA or cache]."),

@@ -1,17 +1,16 @@
-"""Weights from a file or a training run into a model. Nothing is ever unpickled that could run."""
+"""Weights from a file or a training run into a model."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eigenscape.errors import FileError, InvalidArgumentError, near_matches
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
+_ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 # What DataParallel, torch.compile and Lightning put in front of every name.
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 _SHOWN = 5
@@ -56,12 +55,12 @@ def load_weights(model: "nn.Module", path: Path, *, seed: int | None = None) -> 
         )
     else:
         notes = ()
-    tensors, unwrapped = _unwrapped(_read(path), path)
+    tensors, wrapped = _read(path)
     expected = model.state_dict()
     tensors, stripped = _stripped(tensors, expected)
     _require_fit(tensors, expected, path)
     model.load_state_dict(tensors)
-    return Weights(tensors, path, (*notes, *unwrapped, *stripped))
+    return Weights(tensors, path, (*notes, *wrapped, *stripped))
 
 
 def numbered(folder: Path, kind: str) -> dict[int, Path]:
@@ -92,78 +91,32 @@ def _of_training(folder: Path, seed: int | None) -> tuple[Path, tuple[str, ...]]
     return files[epoch], (f"Weights of {which} after epoch {epoch}.",)
 
 
-def _read(path: Path) -> Any:
-    if not path.is_file():
-        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = f" {near_matches(path.name, beside)}" if beside else ""
-        raise FileError(f"`--checkpoint {path}`: there is no such file.{near}")
-    if path.suffix == ".safetensors":
-        return _read_safetensors(path)
-    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        return _read_pickle(path)
-    raise FileError(
-        f"`--checkpoint {path}` must end in .safetensors, .pt, .pth, .ckpt or .bin; got "
-        f"'{path.suffix}'. Save the weights with `safetensors.torch.save_file(model.state_dict(), "
-        "'net.safetensors')`."
-    )
-
-
-def _read_safetensors(path: Path) -> Any:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FileError(f"`--checkpoint {path}` is no whole safetensors file ({error}).") from error
-
-
-def _read_pickle(path: Path) -> Any:
-    """Read tensors and plain values; a pickle that names anything else is refused unopened."""
-    from pickle import UnpicklingError
-
-    import torch
-
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
-        match = re.search(r"GLOBAL ([\w.]+)", str(error))
-        name = match[1] if match else ""
-        raise FileError(
-            f"`--checkpoint {path}` holds Python objects beside tensors"
-            f"{f' ({name})' if name else ''}. Reading them could run any code, so it was not read "
-            "and nothing was run. Where you trust the file, save its weights alone: "
-            "`torch.save(model.state_dict(), 'net.pt')`."
-        ) from error
-    except Exception as error:  # a zip that breaks off, a TorchScript archive, another format
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FileError(
-            f"`--checkpoint {path}` cannot be read as weights ({text}). Save them with "
-            "`torch.save(model.state_dict(), 'net.pt')`."
-        ) from error
-
-
-def _unwrapped(content: Any, path: Path) -> tuple[dict[str, "Tensor"], tuple[str, ...]]:
+def _read(path: Path) -> tuple[dict[str, "Tensor"], tuple[str, ...]]:
+    """Return a file's tensors by name, and what to say of them."""
     from torch import Tensor
 
-    notes: tuple[str, ...] = ()
-    for key in _WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content, notes = content[key], (f"Weights were under the key '{key}'.",)
-            break
+    from eigenscape.runs import WRAPPERS, read_weights, unwrapped
+
+    if path.is_file() and path.suffix not in _ENDINGS:
+        raise FileError(
+            f"`--checkpoint {path}` must end in {', '.join(_ENDINGS)}; got '{path.suffix}'. Save "
+            "the weights with `safetensors.torch.save_file(model.state_dict(), 'net.safetensors')`."
+        )
+    content, key = unwrapped(read_weights(path, f"`--checkpoint {path}`"))
     if not isinstance(content, Mapping) or not content:
         raise FileError(
             f"`--checkpoint {path}` must hold a state dict, names to tensors; got "
             f"{'an empty one' if isinstance(content, Mapping) else type(content).__name__}."
         )
-    odd = [key for key, value in content.items() if not isinstance(value, Tensor)]
+    odd = [name for name, value in content.items() if not isinstance(value, Tensor)]
     if odd:
-        shown = ", ".join(f"'{key}'" for key in odd[:_SHOWN])
+        shown = ", ".join(f"'{name}'" for name in odd[:_SHOWN])
         raise FileError(
             f"`--checkpoint {path}` must hold a state dict, names to tensors, or have one under "
-            f"one of {', '.join(map(repr, _WRAPPERS))}; these are no tensors: {shown}."
+            f"one of {', '.join(map(repr, WRAPPERS))}; these are no tensors: {shown}."
         )
-    return {str(key): value.detach() for key, value in content.items()}, notes
+    tensors = {str(name): value.detach() for name, value in content.items()}
+    return tensors, (f"Weights were under the key '{key}'.",) if key else ()
 
 
 def _stripped(

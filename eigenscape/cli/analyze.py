@@ -37,7 +37,10 @@ DataName = Annotated[
     ),
 ]
 Split = Annotated[Literal["train", "test"], typer.Option(help="Which part of a built-in data set.")]
-Samples = Annotated[int | None, typer.Option(help="Use so many samples, drawn at random.", min=1)]
+Samples = Annotated[
+    int | None,
+    typer.Option(help="Number of samples to use, drawn at random [default: all].", min=1),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:1 and so on.")]
 Init = Annotated[
     Literal["pytorch", "xavier", "kaiming", "lecun"],
@@ -108,7 +111,10 @@ def analyze(
     ] = False,
     batch_size: Annotated[
         int | None,
-        typer.Option(help="Most samples at a time; changes memory, no answer.", min=1),
+        typer.Option(
+            help="Largest number of samples at a time; changes the memory used, not the results.",
+            min=1,
+        ),
     ] = None,
     device: Device = "auto",
     dtype: Annotated[
@@ -250,7 +256,7 @@ def _load(
         )
     with Watch(screen, "building the model"):
         model = _subject.load_model(settings["model"], data, seed=seed, init=settings["init"])
-        weights = "as built; `--checkpoint` loads trained ones"
+        weights = "as the model was built; `--checkpoint` loads others"
         if settings["checkpoint"] is not None:
             loaded = load_weights(
                 model, Path(settings["checkpoint"]), seed=settings["weights_seed"]

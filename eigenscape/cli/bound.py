@@ -298,5 +298,7 @@ def _tell(screen: Screen, result: "NetworkCertificate", folder: Path) -> None:
             "run": folder,
         }
     )
-    screen.say("It holds for networks drawn at random around the weights, not for one of them.")
+    screen.say(
+        "The bound holds for networks drawn at random around the weights, not for any single one."
+    )
     screen.result(str(certificate.status))

@@ -24,16 +24,16 @@ def env(data_dir: DataDir = None, as_json: AsJson = False, debug: Debug = False)
     screen = Screen()
     facts = environment()
     with Watch(screen, "checking the files of data sets"):
-        facts["data folder"] = _data_folder(data_dir)
-        facts["data sets"] = {"digits": "bundled with scikit-learn"}
+        data_sets = {"digits": "bundled with scikit-learn"}
         for catalogue in catalogues("data"):
-            states = {name: catalogue.file_state(name, data_dir) for name in catalogue.names()}
-            facts["data sets"] |= states
+            facts["data folder"] = str(catalogue.data_folders(data_dir)[0])
+            data_sets |= {name: catalogue.file_state(name, data_dir) for name in catalogue.names()}
+    facts["data sets"] = data_sets
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
         return
-    data_sets = ", ".join(f"{name} ({state})" for name, state in facts["data sets"].items())
-    screen.facts({**facts, "devices": ", ".join(facts["devices"]), "data sets": data_sets})
+    states = ", ".join(f"{name} ({state})" for name, state in data_sets.items())
+    screen.facts({**facts, "devices": ", ".join(facts["devices"]), "data sets": states})
 
 
 def environment() -> dict[str, Any]:
@@ -65,14 +65,3 @@ def devices() -> list[str]:
             card = torch.cuda.get_device_properties(number)
             names.append(f"cuda:{number} ({card.name}, {size(card.total_memory)})")
     return names
-
-
-def _data_folder(data_dir: object) -> str:
-    """Return where data are looked for: the option, the variable, or the cache."""
-    import os
-    from pathlib import Path
-
-    if data_dir is not None:
-        return str(data_dir)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return os.environ.get("EIGENSCAPE_DATA") or str(cache / "eigenscape" / "data")

@@ -31,7 +31,7 @@ def show(
         typer.Option(help="One part: hessian, gauss-newton, residual, outliers, layers, blocks, …"),
     ] = None,
     as_json: AsJson = False,
-    report: Annotated[bool, typer.Option("--report", help="Write the report anew.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write the report again.")] = False,
     open_report: Annotated[bool, typer.Option("--open", help="Open the report.")] = False,
     debug: Debug = False,
 ) -> None:

@@ -19,14 +19,15 @@ def verify(
         str, typer.Argument(metavar="RUN", help="The folder of a bound, or a name under runs/.")
     ],
     draws: Annotated[
-        int | None, typer.Option(help="Fresh networks [default: as many as it had].", min=1)
+        int | None,
+        typer.Option(help="Number of fresh networks [default: as many as it had].", min=1),
     ] = None,
     prior: Annotated[
         Path | None,
         typer.Option(help="The weights from before training [default: where the bound had them]."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the fresh networks [default: the next one].")
+        int | None, typer.Option(help="Seed of the fresh networks [default: the next one].")
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -64,9 +65,9 @@ def verify(
     screen.facts(
         {
             "certificate": record.certificate.status,
-            "fresh networks": f"{fresh.num_samples:,}, with an error of {fresh.error:.4g}; it says "
-            f"at most {record.certificate.error_bound:.4g}",
-            "prior": f"equal to '{first}'; that these are from before training is your word",
+            "fresh networks": f"{fresh.num_samples:,}, with an error of {fresh.error:.4g}; the "
+            f"certificate says at most {record.certificate.error_bound:.4g}",
+            "prior": f"equal to '{first}'; whether it is from before training cannot be checked",
         }
     )
     screen.result("Confirmed.")

@@ -116,9 +116,7 @@ class Ranks:
         """
         if self._groups is None:
             return value
-        content = json.dumps(value).encode()
-        size = int(self._sent(torch.tensor([len(content)])))
-        return json.loads(_text(self._sent(_bytes(content) if self.is_first else _blank(size))))
+        return json.loads(self._sent_bytes(json.dumps(value).encode()))
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's value, on every rank, in their order.
@@ -135,7 +133,7 @@ class Ranks:
         sizes = [int(size) for size in self._gathered(torch.tensor([len(content)]))]
         padded = torch.cat([content, _blank(max(sizes) - len(content))])
         texts = self._gathered(padded)
-        return [json.loads(_text(t[:n])) for t, n in zip(texts, sizes, strict=True)]
+        return [json.loads(t[:n].numpy().tobytes()) for t, n in zip(texts, sizes, strict=True)]
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -202,19 +200,17 @@ class Ranks:
         names = sorted(p.relative_to(here).as_posix() for p in here.rglob("*") if p.is_file())
         for name in self.first([name for name in names if not name.endswith(".unfinished")]):
             file = here / name
-            content = _bytes(file.read_bytes()) if self.is_first else _blank(0)
-            size = int(self._sent(torch.tensor([len(content)])))
-            content = self._sent(content if self.is_first else _blank(size))
+            content = self._sent_bytes(file.read_bytes() if self.is_first else b"")
             if not self.is_first:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(file, content.numpy().tobytes())
+                write_bytes(file, content)
         return here
 
     def _group(self) -> Any:
         if not self._groups:
             raise RankError(
                 f"Rank {self.rank} of {self.size} has left `join`; use what it shares inside "
-                "`with eigenscape.parallel.ranks.join() as ranks:`."
+                "`with eigenscape.parallel.join() as ranks:`."
             )
         return self._groups[0]
 
@@ -224,6 +220,12 @@ class Ranks:
         with self._talking():
             dist.broadcast(sent, src=0, group=self._group())
         return sent.cpu()
+
+    def _sent_bytes(self, content: bytes) -> bytes:
+        """Return rank 0's bytes."""
+        size = int(self._sent(torch.tensor([len(content)])))
+        sent = self._sent(_bytes(content) if self.is_first else _blank(size))
+        return sent.numpy().tobytes()
 
     def _gathered(self, tensor: Tensor) -> list[Tensor]:
         mine = tensor.to(self.device)
@@ -380,7 +382,3 @@ def _bytes(content: bytes) -> Tensor:
 
 def _blank(size: int) -> Tensor:
     return torch.zeros(size, dtype=torch.uint8)
-
-
-def _text(content: Tensor) -> str:
-    return content.numpy().tobytes().decode()

@@ -59,7 +59,7 @@ DEFINITIONS = (
         "residual-matrix",
         "Residual H − G",
         "The part of the Hessian that comes from the curvature of the network itself. Where G has "
-        "no negative eigenvalue, those of H owe themselves to this part.",
+        "no negative eigenvalue, the negative ones of H come from this part.",
         "H − G = (1/N) Σₙ Σₖ (∂ℓₙ/∂fₖ) ∂²fₖ/∂θ∂θᵀ",
         f"{PAPYAN}, §4",
     ),

@@ -145,7 +145,7 @@ def _spectrum(H: MatrixSpectrum) -> Words:
         f"How the {short(H.size)} eigenvalues of H are distributed. The curve is the bulk, drawn "
         f"with a width of σ = {short(H.density.sigma, 2)}; its band is two standard errors. Stems "
         "are single eigenvalues, each with its certificate and as high as one eigenvalue counts. "
-        "The vertical axis is logarithmic, or nothing but the peak would be seen."
+        "The vertical axis is logarithmic; on a linear one only the peak would be visible."
     )
     return Words(
         shows,
@@ -168,7 +168,7 @@ def _trust(spectra: Sequence[MatrixSpectrum]) -> tuple[str, bool]:
         poor += [f"{letter}: {text}" for text in texts]
         probes, steps = spectrum.density.nodes.shape
         bands.append(f"{probes} probe{'s' if probes > 1 else ''} of {steps} steps")
-    text = f"Largest residual of the ends: {', '.join(worst)}. "
+    text = f"Largest residual of the eigenpairs: {', '.join(worst)}. "
     text += f"Density from {'; '.join(dict.fromkeys(bands))}."
     return " ".join([*poor, text]), not poor
 
@@ -177,8 +177,8 @@ def _log(spectra: Sequence[MatrixSpectrum]) -> Words:
     shows = (
         "The same eigenvalues by magnitude, each density one of log |λ|, drawn with a width of "
         f"σ = {short(spectra[0].log_density.sigma, 2)}. Discs are the largest eigenvalues, "
-        "circles the smallest. What lies below the resolution of the method gathers in a lump at "
-        "the left end of a curve; its place says little, its weight is right."
+        "circles the smallest. Eigenvalues below the resolution of the method form one peak "
+        "at the left end of a curve, whose weight is right and whose position is not."
     )
     total, wall = sum(s.num_products for s in spectra), sum(s.seconds for s in spectra)
     name = LETTERS.get(spectra[0].matrix, spectra[0].matrix)

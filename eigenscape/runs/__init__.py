@@ -1,4 +1,4 @@
-"""Results on disk: run folders with a manifest, checksums, and where a result comes from."""
+"""Results on disk: run folders with checksums and where a result comes from; users' weights."""
 
 from eigenscape.runs._folder import FIGURES as FIGURES
 from eigenscape.runs._folder import REPORT as REPORT
@@ -14,6 +14,9 @@ from eigenscape.runs.runs import kind_of as kind_of
 from eigenscape.runs.runs import list_runs as list_runs
 from eigenscape.runs.runs import read_run as read_run
 from eigenscape.runs.runs import save_run as save_run
+from eigenscape.runs.weights import WRAPPERS as WRAPPERS
+from eigenscape.runs.weights import read_weights as read_weights
+from eigenscape.runs.weights import unwrapped as unwrapped
 
 __all__ = [
     "Run",

@@ -60,7 +60,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     version = manifest.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise RunError(f"'{path}' must have a whole version; got {version!r}. {_AGAIN}")
+        raise RunError(f"'{path}' must have a whole number as its version; got {version!r}. {_AGAIN}")
     if version > VERSION:
         raise RunError(
             f"'{path}' has version {version}, and this eigenscape reads up to {VERSION}. It was "

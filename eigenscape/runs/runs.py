@@ -5,15 +5,11 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from eigenscape.errors import (
-    FileError,
-    RunError,
-    WrongTypeError,
-)
+from eigenscape.errors import FileError, RunError, WrongTypeError
 from eigenscape.plugins import renderer
 from eigenscape.records import (
     Record,
@@ -26,7 +22,7 @@ from eigenscape.records import (
     write_tensors,
 )
 from eigenscape.runs import _folder
-from eigenscape.runs.provenance import commit, device_of, now, seconds_of, versions
+from eigenscape.runs.provenance import provenance
 
 Settings = Mapping[str, Any]
 
@@ -148,7 +144,7 @@ def save_run(
 def read_run(folder: str | os.PathLike[str]) -> Run:
     """Read a run, and prove that every file is what was written.
 
-    Files that you put beside are let be.
+    Files that you have added to the folder are ignored.
 
     Args:
         folder: The run folder.
@@ -167,11 +163,11 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         record = unpack(manifest["record"], tensors)
         if not isinstance(record, Record):
             raise RunError(f"'{root / _folder.MANIFEST}' holds no record.")
+        noted = {field.name for field in fields(Run)} - {"folder", "record"}
         return Run(
             folder=root,
             record=record,
-            files=manifest["files"],
-            **{name: manifest[name] for name in _NOTED},
+            **{name: manifest[name] for name in noted},
         )
     except FileError as error:
         raise RunError(str(error)) from error
@@ -208,20 +204,6 @@ def list_runs(folder: str | os.PathLike[str], *, verify: bool = False) -> list[R
     return [summary for summary in summaries if summary is not None]
 
 
-_NOTED = (
-    "kind",
-    "title",
-    "created",
-    "settings",
-    "versions",
-    "commit",
-    "device",
-    "seconds",
-    "num_products",
-    "seed",
-)
-
-
 def kind_of(record: Record) -> str:
     """Return the kind of a record: its class in kebab case, e.g. "eigen-pairs"."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(record).__name__).lower()
@@ -251,18 +233,17 @@ def _stage(
         path.relative_to(saving).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in paths
     }
+    origin = provenance(record)
+    if seconds is not None:
+        origin["seconds"] = float(seconds)
     manifest = {
         "format": _folder.FORMAT,
         "version": _folder.VERSION,
         "kind": kind_of(record),
         "title": str(getattr(record, "title", "") or kind_of(record).replace("-", " ")),
-        "created": now(),
-        "seconds": seconds_of(record) if seconds is None else float(seconds),
+        **origin,
         "num_products": record.num_products,
         "seed": record.seed,
-        "device": device_of(record),
-        "versions": versions(),
-        "commit": commit(),
         "text": one_line(record),
         "settings": settings,
         "files": files,

@@ -142,7 +142,7 @@ def test_an_interruption_says_how_to_go_on(
         raise KeyboardInterrupt
     assert caught.value.exit_code == 130
     error = capsys.readouterr().err
-    assert f"What was finished is kept in '{run.folder / 'checkpoint'}'" in error
+    assert f"Finished parts are kept in '{run.folder / 'checkpoint'}'" in error
     assert error.rstrip().endswith("  eigenscape again")
     fresh = claimed(tmp_path / "new", overwrite=True)
     with pytest.raises(typer.Exit), resumable(Screen(), fresh):

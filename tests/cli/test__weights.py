@@ -125,7 +125,7 @@ def test_a_file_that_breaks_off_is_refused(
 ) -> None:
     path = save(state, tmp_path / f"net.{ending}")
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(FileError, match=r"no whole safetensors file|cannot be read as weights"):
+    with pytest.raises(FileError, match=r"no complete safetensors file|cannot be read as weights"):
         load_weights(model(), path)
 
 

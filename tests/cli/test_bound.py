@@ -56,7 +56,7 @@ def test_the_folder_of_a_training_has_both_weights(cli: Cli) -> None:
     result = cli(*words, *FAST, "--method", "base", "--out", "b")
     assert result.exit_code == 0, result.output
     assert "90" in result.stdout
-    assert "not for one of them" in result.stdout
+    assert "not for any single one" in result.stdout
     recipe(noise="outputs")
     other = cli(*words, *FAST, "--method", "base", "--out", "c")
     assert other.exit_code == 0, other.output

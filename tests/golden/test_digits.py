@@ -50,7 +50,7 @@ def test_outliers_are_the_classes_less_one(analyses: list[es.Analysis]) -> None:
     for analysis in analyses:
         assert analysis.outliers.num_outliers == C - 1
         assert analysis.outliers.is_certain
-        assert "That is the number of classes less one." in " ".join(analysis.findings)
+        assert "This is the number of classes minus one." in " ".join(analysis.findings)
 
 
 def test_gauss_newton_carries_the_outliers(analyses: list[es.Analysis]) -> None:

@@ -82,7 +82,7 @@ def test_words_tell_products_and_sizes(analysis: Analysis) -> None:
     words = blocks(analysis)["hessian-spectrum"].words
     assert "the 40 eigenvalues of H" in words.shows
     assert words.cost.startswith(f"{analysis.hessian.num_products} products, 1.2")
-    assert "Largest residual of the ends: H " in words.sure
+    assert "Largest residual of the eigenpairs: H " in words.sure
     assert words.converged
     assert blocks(analysis)["top-eigenvalues"].words.cost == "no further product"
     assert blocks(analysis)["layers"].words.cost.startswith("320 products")

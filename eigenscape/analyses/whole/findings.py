@@ -88,7 +88,7 @@ def describe_point(point: Point) -> str:
 
 
 def describe_ends(hessian: MatrixSpectrum) -> str:
-    """Say how sharp the sharpest direction is, and whether some curve downwards."""
+    """Say how sharp the sharpest direction is, and whether the curvature is negative somewhere."""
     top, error = float(hessian.largest.values[0]), float(hessian.largest.residuals[0])
     if is_zero(hessian):
         return "All eigenvalues of the Hessian are zero."
@@ -141,9 +141,9 @@ def describe_outliers(outliers: Outliers) -> str:
     if classes is None:
         return f"{text}."
     if count == classes - 1:
-        return f"{text}. That is the number of classes less one."
+        return f"{text}. This is the number of classes minus one."
     if count == classes:
-        return f"{text}. That is the number of classes."
+        return f"{text}. This is the number of classes."
     return f"{text}. The data have {classes} classes."
 
 

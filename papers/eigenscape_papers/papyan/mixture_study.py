@@ -264,7 +264,7 @@ STUDY = Study(
     name="papyan-mixture",
     paper="Papyan",
     where="Lemma 8.1, Theorem 8.1, §8.2",
-    title="Has logistic regression on a mixture of Gaussians the spectrum of Theorem 8.1?",
+    title="Does logistic regression on a mixture of Gaussians have the spectrum of Theorem 8.1?",
     settings={
         "laptop": Setting(options=_SMALL, note=_NOTE),
         "paper": Setting(

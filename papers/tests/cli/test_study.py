@@ -309,7 +309,7 @@ def test_an_interrupted_study_is_resumed(
     assert "unfinished run with other settings" in other.stderr
     again = cli(*RANK, "--out", "runs/r")
     assert again.exit_code == 0, again.output
-    assert "Resuming the unfinished run in runs/r." in again.stdout
+    assert "Resuming the unfinished run in runs/r;" in again.stdout
     assert trained == [(0, 1)]  # the networks were there
 
 

@@ -55,5 +55,5 @@ def test_wrong_options_are_refused() -> None:
 
 def test_missing_scikit_learn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'eigenscape\[demo\]'"):
+    with pytest.raises(DataError, match=r"pip install 'eigenscape\[all\]'"):
         load("digits")

@@ -49,7 +49,7 @@ def test_the_ends(analysis: es.Analysis) -> None:
     [
         ([9.0, 8.0, 1.0, 0.9], 3, "2 eigenvalues stand apart: the next is 8.0 times smaller. That"),
         ([9.0, 8.0, 1.0, 0.9], 3, "classes less one"),
-        ([9.0, 8.0, 1.0, 0.9], 2, "That is the number of classes."),
+        ([9.0, 8.0, 1.0, 0.9], 2, "This is the number of classes."),
         ([9.0, 8.0, 1.0, 0.9], 7, "The data have 7 classes."),
         ([9.0, 8.0, 1.0, 0.9], None, "8.0 times smaller."),
         ([9.0, 1.0, 0.9, 0.8], None, "1 eigenvalue stands apart"),
