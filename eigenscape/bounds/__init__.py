@@ -2,7 +2,6 @@
 
 from eigenscape.bounds.certify import NetworkCertificate, certify
 from eigenscape.bounds.kl import binary_kl, gaussian_kl, kl_inverse
-from eigenscape.bounds.multilayer import multilayer_output_hessian
 from eigenscape.bounds.optimise import PosteriorFit, optimise_posterior
 from eigenscape.bounds.pac_bayes import (
     Certificate,
@@ -40,7 +39,6 @@ __all__ = [
     "kl_inverse",
     "layer_basis",
     "make_posterior",
-    "multilayer_output_hessian",
     "optimise_posterior",
     "pac_bayes_bound",
     "pac_bayes_certificate",

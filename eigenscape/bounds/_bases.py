@@ -10,7 +10,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from eigenscape.bounds.multilayer import multilayer_output_hessian
 from eigenscape.curvature import KroneckerHessian, LayerHessian, OutputHessian, exact_roots
 from eigenscape.device import eigh
 from eigenscape.errors import UnsupportedModelError
@@ -152,10 +151,12 @@ def _chain_outputs(risk: EmpiricalRisk, layers: Mapping[str, Layer]) -> dict[str
         )
     last = list(layers.values())[-1]
     A = OutputHessian(risk, last.name or last.params[0]).matrix
-    return {
-        name: multilayer_output_hessian(weights, number, softmax_hessian=A)
-        for number, name in enumerate(layers, start=1)
-    }
+    outputs: dict[str, Tensor] = {}
+    S = torch.eye(len(A)).to(weights[-1])
+    for name, W in zip(reversed([*layers]), reversed(weights), strict=True):
+        outputs[name] = S.T @ A.to(S) @ S
+        S = 0.5 * (S @ W)  # half of the units below are active
+    return outputs
 
 
 def _input_factor(risk: EmpiricalRisk, layer: Layer) -> Tensor:

@@ -36,6 +36,20 @@ DataName = Annotated[
         "such as digits or mnist (see `eigenscape data list`).",
     ),
 ]
+CHECKPOINT = typer.Option(
+    "--checkpoint",
+    "-c",
+    help="Trained weights: .safetensors, .pt or .pth (a state dict; code in it is refused), or the "
+    "folder of a training run.",
+)
+Checkpoint = Annotated[Path | None, CHECKPOINT]
+WeightsSeed = Annotated[
+    int | None, typer.Option(help="Which seed of a training run [default: the first].")
+]
+Dtype = Annotated[
+    Literal["float32", "float64"] | None,
+    typer.Option(help="Precision [default: the model's own, at least float32]."),
+]
 Split = Annotated[Literal["train", "test"], typer.Option(help="Which part of a built-in data set.")]
 Samples = Annotated[
     int | None,
@@ -65,18 +79,8 @@ def analyze(
     ctx: typer.Context,
     model: ModelName,
     data: DataName,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            "-c",
-            help="Weights: .safetensors, .pt or .pth (a state dict; code in it is refused), or the "
-            "folder of a training run.",
-        ),
-    ] = None,
-    weights_seed: Annotated[
-        int | None, typer.Option(help="Which seed of a training run [default: the first].")
-    ] = None,
+    checkpoint: Checkpoint = None,
+    weights_seed: WeightsSeed = None,
     loss: LossName = None,
     split: Split = "train",
     data_dir: DataDir = None,
@@ -117,10 +121,7 @@ def analyze(
         ),
     ] = None,
     device: Device = "auto",
-    dtype: Annotated[
-        Literal["float32", "float64"] | None,
-        typer.Option(help="Precision [default: the model's own, at least float32]."),
-    ] = None,
+    dtype: Dtype = None,
     seed: Seed = 0,
     out: Out = None,
     overwrite: Overwrite = False,

@@ -14,6 +14,7 @@ from eigenscape.cli._screen import Screen
 from eigenscape.cli._verb import NOT_CONVERGED, DataDir, Debug, Quiet, Seed
 from eigenscape.cli._weights import numbered
 from eigenscape.cli.analyze import (
+    CHECKPOINT,
     DataName,
     Device,
     LossName,
@@ -21,6 +22,7 @@ from eigenscape.cli.analyze import (
     Out,
     Overwrite,
     Samples,
+    WeightsSeed,
     find,
 )
 from eigenscape.errors import FileError, InvalidArgumentError, UnknownNameError, near_matches
@@ -48,14 +50,7 @@ def bound(
     ctx: typer.Context,
     model: ModelName,
     data: DataName,
-    checkpoint: Annotated[
-        Path,
-        typer.Option(
-            "--checkpoint",
-            "-c",
-            help="The trained weights: .safetensors, .pt or .pth, or the folder of a training run.",
-        ),
-    ],
+    checkpoint: Annotated[Path, CHECKPOINT],
     prior: Annotated[
         Path | None,
         typer.Option(
@@ -73,9 +68,7 @@ def bound(
         Path | None,
         typer.Option(metavar="FILE.toml", help="Further settings, such as `batch_size = 256`."),
     ] = None,
-    weights_seed: Annotated[
-        int | None, typer.Option(help="Which seed of a training run [default: the first].")
-    ] = None,
+    weights_seed: WeightsSeed = None,
     loss: LossName = None,
     data_dir: DataDir = None,
     samples: Samples = None,

@@ -1,8 +1,8 @@
 """`eigenscape env`: versions, devices, threads and data, as this command line sees them."""
 
-import importlib
 import json
 import platform
+from importlib.metadata import version
 from typing import Any
 
 import typer
@@ -10,7 +10,7 @@ import typer
 from eigenscape.cli._progress import Watch
 from eigenscape.cli._screen import Screen
 from eigenscape.cli._verb import AsJson, DataDir, Debug
-from eigenscape.plugins import __version__, catalogues
+from eigenscape.plugins import catalogues
 
 _TF32 = "off inside all products, whatever PyTorch is set to; training may allow it"
 
@@ -40,13 +40,11 @@ def environment() -> dict[str, Any]:
     """Return versions, devices and threads, as plain values."""
     import torch
 
-    versions = {
-        name: str(importlib.import_module(name).__version__) for name in ("torch", "numpy", "scipy")
-    }
+    from eigenscape.runs import versions
+
     return {
-        "eigenscape": __version__,
-        "python": platform.python_version(),
-        **versions,
+        **versions(),
+        "scipy": version("scipy"),
         "devices": devices(),
         "threads": torch.get_num_threads(),
         "tf32": _TF32,

@@ -178,7 +178,7 @@ def analyze(
         plan: The plan, if you made it already; its stages are run.
         title: What to call it; the model's class by default.
         description: Facts to show in the report, name to text.
-        seed: Seed of all random numbers.
+        seed: Fixes all random numbers.
         keep_vector_bytes: Eigenvectors of a matrix are kept in the record if they need no more
             than this; otherwise its pairs have vectors of shape (n, 0).
         ignore_limits: Start even if the plan needs more memory or disk than this machine has left.

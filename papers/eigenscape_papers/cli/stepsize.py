@@ -9,10 +9,12 @@ import typer
 from eigenscape.cli.verbs import (
     NOT_CONVERGED,
     AsJson,
+    Checkpoint,
     DataDir,
     DataName,
     Debug,
     Device,
+    Dtype,
     Init,
     LossName,
     ModelName,
@@ -40,14 +42,7 @@ def stepsize(
     ctx: typer.Context,
     model: ModelName,
     data: DataName,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            "-c",
-            help="Weights: .safetensors, .pt or .pth, or the folder of a training run.",
-        ),
-    ] = None,
+    checkpoint: Checkpoint = None,
     steps: Annotated[int, typer.Option(help="How many steps lie ahead, t.", min=1)] = 20,
     products: Annotated[
         int | None,
@@ -66,10 +61,7 @@ def stepsize(
     samples: Samples = None,
     init: Init = "pytorch",
     device: Device = "auto",
-    dtype: Annotated[
-        Literal["float32", "float64"] | None,
-        typer.Option(help="Precision [default: the model's own, at least float32]."),
-    ] = None,
+    dtype: Dtype = None,
     seed: Seed = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to keep the result in.")

@@ -27,6 +27,9 @@ from eigenscape_papers.theory.marchenko_pastur import spectral_law as spectral_l
 from eigenscape_papers.theory.marchenko_pastur import spectral_moments as spectral_moments
 from eigenscape_papers.theory.marchenko_pastur import stieltjes_transform as stieltjes_transform
 from eigenscape_papers.theory.multilayer import centred_row_space as centred_row_space
+from eigenscape_papers.theory.multilayer import (
+    multilayer_output_hessian as multilayer_output_hessian,
+)
 from eigenscape_papers.theory.multilayer import row_overlap_limit as row_overlap_limit
 from eigenscape_papers.theory.softmax_hessian import (
     expected_softmax_hessian as expected_softmax_hessian,
@@ -70,6 +73,7 @@ __all__ = [
     "linear_hessian",
     "mixture_error",
     "mixture_uncertainty",
+    "multilayer_output_hessian",
     "one_hidden_layer_hessian",
     "optimal_fisher_levels",
     "output_block_limits",

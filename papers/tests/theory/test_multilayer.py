@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from eigenscape.bounds import multilayer_output_hessian
 from eigenscape.errors import InvalidArgumentError, ShapeError, UnknownNameError
-from eigenscape_papers.theory import centred_row_space, row_overlap_limit
+from eigenscape_papers.theory import (
+    centred_row_space,
+    multilayer_output_hessian,
+    row_overlap_limit,
+)
 
 F64 = torch.float64
 
