@@ -26,7 +26,7 @@ class Digits(TensorDataset):
         inputs: Images (samples, 1, 8, 8), float32.
         targets: Classes (samples,), int64.
         split: "train" or "test".
-        num_classes: 10, or 2.
+        num_classes: 10.
         name: What the set is called.
     """
 
@@ -66,10 +66,6 @@ class Digits(TensorDataset):
             draw = torch.Generator().manual_seed(seed)
             chosen = torch.randperm(self.num_samples, generator=draw)[:n].sort().values
         return replace(self, inputs=self.inputs[chosen], targets=self.targets[chosen])
-
-    def two_classes(self) -> "Digits":
-        """Return the set with digits 0 to 4 against 5 to 9."""
-        return replace(self, targets=(self.targets >= 5).long(), num_classes=2)
 
 
 def load_digits(split: str = "train", *, pixels: str = "unit") -> Digits:

@@ -82,7 +82,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a list": (lambda p: p.write_text("[1]"), "got 'list'"),
     "another program's": (rewrite(lambda m: m.update(format="other")), "got 'other'"),
     "newer": (rewrite(lambda m: m.update(version=2)), "update yours"),
-    "no whole version": (rewrite(lambda m: m.update(version=True)), "whole version; got True"),
+    "no whole version": (rewrite(lambda m: m.update(version=True)), "whole number as its version; got True"),
     "gone": (lambda p: p.unlink(), "is no run"),
 }  # fmt: skip
 

@@ -243,7 +243,7 @@ DAMAGE = {
         "format 'eigenscape-run'; got 'x'",
     ),
     "newer": (lambda f: edit(f / "run.json", version=2), "version 2.*up to 1.*update yours"),
-    "no version": (lambda f: edit(f / "run.json", version=None), "whole version; got None"),
+    "no version": (lambda f: edit(f / "run.json", version=None), "whole number as its version; got None"),
     "edited": (
         lambda f: (f / "run.json").write_text(
             (f / "run.json").read_text().replace('"seed": 0', '"seed": 1', 1)

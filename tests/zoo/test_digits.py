@@ -94,14 +94,6 @@ def test_more_samples_than_there_are_cannot_be_taken(count: int) -> None:
         load_digits("test").take(count)
 
 
-def test_two_classes_are_the_low_and_the_high_digits() -> None:
-    data = load_digits("test")
-    two = data.two_classes()
-    assert two.num_classes == 2
-    assert two.targets.tolist() == [int(y > 4) for y in data.targets.tolist()]
-    assert torch.equal(two[3][0], data[3][0])
-
-
 def test_what_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnknownNameError, match="'train', 'test'"):
         load_digits("validation")

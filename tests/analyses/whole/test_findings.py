@@ -47,8 +47,8 @@ def test_the_ends(analysis: es.Analysis) -> None:
 @pytest.mark.parametrize(
     ("values", "classes", "words"),
     [
-        ([9.0, 8.0, 1.0, 0.9], 3, "2 eigenvalues stand apart: the next is 8.0 times smaller. That"),
-        ([9.0, 8.0, 1.0, 0.9], 3, "classes less one"),
+        ([9.0, 8.0, 1.0, 0.9], 3, "2 eigenvalues stand apart: the next is 8.0 times smaller. This"),
+        ([9.0, 8.0, 1.0, 0.9], 3, "classes minus one"),
         ([9.0, 8.0, 1.0, 0.9], 2, "This is the number of classes."),
         ([9.0, 8.0, 1.0, 0.9], 7, "The data have 7 classes."),
         ([9.0, 8.0, 1.0, 0.9], None, "8.0 times smaller."),
