@@ -46,11 +46,11 @@ def parameter_groups(risk: EmpiricalRisk) -> dict[str, tuple[str, ...]]:
 class InputAxes:
     """Eigenvectors of the layers' E[x̃x̃ᵀ], computed again only where that has changed.
 
-    A first layer's never does, whatever becomes of the weights.
+    That of a first layer never changes: its inputs are the data.
     """
 
     def __init__(self) -> None:
-        """Know nothing."""
+        """Start with none."""
         self._known: dict[str, tuple[Tensor, tuple[Tensor, Tensor]]] = {}
 
     def find(self, name: str, factor: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ def layer_rotations(
         groups: Parameters by layer.
         kind: "kronecker", "approximate" or "exact".
         most_exact: Largest layer to decompose as a whole.
-        axes: What is known of the inputs from earlier calls, and learns from this one.
+        axes: Eigenvectors of the inputs from earlier calls; those of this call are added.
 
     Returns:
         What was found for each layer that is a matrix, by its name.

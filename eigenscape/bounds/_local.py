@@ -46,7 +46,7 @@ class OutputNoise:
 
         Args:
             risk: The risk.
-            basis: Bases of the layers, for their places alone.
+            basis: Bases of the layers, which say where their parameters are.
 
         Raises:
             UnsupportedModelError: If some parameter belongs to no linear layer.
@@ -118,7 +118,7 @@ class OutputNoise:
 
 
 class _NoisyLinear(TorchFunctionMode):
-    """Adds its noise to what a layer gives, and strikes the layer off."""
+    """Adds noise to the output of a layer, and removes the layer from those that are left."""
 
     def __init__(self, layers: dict[int, tuple[Tensor, Tensor, LayerBasis, Tensor | None]]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What can be seen of a prior that must not depend on the data."""
+"""Checks of a prior, which must not depend on the data."""
 
 import hashlib
 import json

@@ -76,7 +76,7 @@ class BoundRecipe:
     tf32: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse settings that mean nothing."""
+        """Refuse settings that are out of range or contradict each other."""
         call = "BoundRecipe({}=...)"
         for name, allowed in _CHOICES.items():
             require_choice(getattr(self, name), allowed, call.format(name))

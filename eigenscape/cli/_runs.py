@@ -77,7 +77,7 @@ class Place:
         save(screen, record, self.folder, settings, overwrite=self.overwrite)
 
     def forget_if_empty(self) -> None:
-        """Leave nothing behind of a run that has kept nothing, or nothing but the loss."""
+        """Remove the folder of a run that has kept no more than the loss."""
         checkpoint_folder = self.folder / _CHECKPOINT
         files = [
             path for path in checkpoint_folder.rglob("*") if path.is_file() and path.name != _KEY
@@ -290,7 +290,7 @@ def command_line(ctx: typer.Context, **changed: object) -> str:
 
 
 def _require_ours(folder: Path, is_run: bool, before: dict[str, Any] | None) -> None:
-    """Refuse a folder that holds what no run of this command line left there."""
+    """Refuse a folder with files that no run of this command line wrote."""
     if not folder.is_dir() or before is not None:
         return
     # A folder called "checkpoint" may be the user's own, and is never ours to remove.

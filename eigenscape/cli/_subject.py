@@ -207,12 +207,12 @@ def choose_loss(
 
 
 def describe_loss(said: str, risk: "EmpiricalRisk", *, guessed: bool) -> str:
-    """Say which loss is used, and how it stands to the one that the model returns itself.
+    """Say which loss is used, and how it compares to the model's own.
 
     Args:
-        said: What is known of it already.
+        said: What `choose_loss` said of it.
         risk: It has settled what the loss leaves open.
-        guessed: Whether nobody chose it.
+        guessed: Whether it was guessed.
 
     Returns:
         The text.

@@ -48,7 +48,7 @@ def call(reference: str, role: str, *, ready: Callable[[object], bool]) -> Any:
     Args:
         reference: `file.py:function` or `package.module:function`.
         role: The argument it stands for, "MODEL" or "--data".
-        ready: Says of an object that it is what was wanted, and need not be called.
+        ready: Whether an object is already what was wanted, and need not be called.
 
     Returns:
         What it returned, or the named object itself where that is ready.

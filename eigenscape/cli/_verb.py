@@ -41,7 +41,7 @@ _Result = TypeVar("_Result")
 def verb(
     function: Callable[_Args, _Result], *, in_parallel: bool = False
 ) -> Callable[_Args, _Result]:
-    """Let a command end as all do: with words and an exit code, not with a traceback.
+    """Make a command end with a message and an exit code in place of a traceback.
 
     Args:
         function: The command; it may have arguments `quiet` and `debug`.

@@ -97,11 +97,9 @@ def _course(training: "Training") -> str:
 
 def _require_own(folder: Path) -> None:
     """Refuse to replace what another command made."""
-    if not folder.exists():
-        return
     from eigenscape.runs import read_run
 
-    if folder.is_dir() and not any(folder.iterdir()):
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     try:
         verb = read_run(folder).settings.get("verb")

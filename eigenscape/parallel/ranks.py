@@ -252,7 +252,7 @@ class Ranks:
 def join(
     *, device: str | torch.device = "auto", timeout_seconds: float = _TIMEOUT_SECONDS
 ) -> Iterator[Ranks]:
-    """Join the processes that `torchrun` started; without it, be one process as ever.
+    """Join the processes that `torchrun` started; without it there is one process.
 
     Give the ranks to `EmpiricalRisk(..., ranks=ranks)`; every process runs the same lines and gets
     the same answers. They talk by NCCL between GPUs, each process having the one of its local

@@ -83,7 +83,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, content: bool = Tr
         content: Whether to read them all for their SHA-256; else their sizes are enough.
 
     Raises:
-        RunError: If one is missing or another.
+        RunError: If one is missing or differs.
     """
     for name, facts in listed(folder, manifest).items():
         path = folder / name
@@ -194,7 +194,7 @@ def clear_old(folder: Path) -> None:
 
 
 def empty_saving(folder: Path) -> Path:
-    """Return an empty `.saving`; it is never away once it was there, for it marks the folder."""
+    """Return `.saving`, emptied in place: that it is there marks the folder as ours."""
     saving = folder / SAVING
     saving.mkdir(exist_ok=True)
     for path in saving.iterdir():

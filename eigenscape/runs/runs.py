@@ -72,7 +72,7 @@ class RunSummary:
         kind: As in `Run`; "" where it is not known.
         title: As in `Run`; "" where it is not known.
         created: As in `Run`; "" where it is not known.
-        text: The result in a line, or what is the matter and what to do.
+        text: The result in a line, or what is wrong and what to do.
     """
 
     path: Path
