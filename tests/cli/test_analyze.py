@@ -454,7 +454,7 @@ def test_files_that_hold_no_weights_are_refused(cli: Cli, state: dict[str, torch
     torch.save([1, 2], "list.pt")
     torch.save({"epoch": 3}, "numbers.pt")
     for name, words in {
-        "net.safetensors": "no whole safetensors file",
+        "net.safetensors": "no complete safetensors file",
         "net.pth": "`--checkpoint net.pth`",
         "net.h5": "must end in .safetensors",
         "nets.pth": "Nearest: 'net.pth'",
