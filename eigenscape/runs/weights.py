@@ -42,13 +42,13 @@ def read_weights(path: Path, name: str) -> Any:
             ) from error
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
+    except UnpicklingError as error:  # whose text recommends to read the file nevertheless
         match = re.search(r"GLOBAL ([\w.]+)", str(error))
-        named = f" ({match[1]})" if match else ""
+        content = f"Python objects beside tensors ({match[1]})" if match else "more than tensors"
         raise FileError(
-            f"{name} holds Python objects beside tensors{named}. Reading them could run any "
-            "code, so it was not read and nothing was run. Where you trust the file, save its "
-            "weights alone: `torch.save(model.state_dict(), 'net.pt')`."
+            f"{name} holds {content}. Reading it could run any code, so it was not read and "
+            "nothing was run. Where you trust the file, save its weights alone: "
+            "`torch.save(model.state_dict(), 'net.pt')`."
         ) from error
     except Exception as error:  # a zip that breaks off, a TorchScript archive, another format
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
