@@ -125,12 +125,8 @@ class _Projected(WrappedOperator):
     """(I − UUᵀ) A (I − VVᵀ)."""
 
     def __init__(self, inner: LinearOperator, left: Tensor, right: Tensor) -> None:
-        super().__init__(inner)
+        super().__init__(inner, is_symmetric=inner.is_symmetric and left is right)
         self._left, self._right = left, right
-
-    @property
-    def is_symmetric(self) -> bool:
-        return self._inner.is_symmetric and self._left is self._right
 
     def matmat(self, X: Tensor) -> Tensor:
         return _remove(self._left, self._inner.matmat(_remove(self._right, X)))

@@ -8,6 +8,7 @@ To write an operator of your own, derive from `LinearOperator`, give `space`, `d
 not symmetric also gives `adjoint_matmat`, and `output_space` if it is not square.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeAlias, overload
 
@@ -33,6 +34,11 @@ _DENSE_COLUMNS = 256
 _DENSE_LIMIT = 8 * 2**30
 
 Selection: TypeAlias = Block | str | slice
+
+
+# What an operator may give beside its five members. Nothing else is written anew in a subclass:
+# `tests/test_architecture.py` reads this list.
+OPTIONAL = ("output_space", "adjoint_matmat", "noise", "self_test", "stored_matrix", "block")
 
 
 class LinearOperator(ABC):
@@ -107,7 +113,9 @@ class LinearOperator(ABC):
     @property
     def T(self) -> "LinearOperator":
         """The transpose; a symmetric operator is its own."""
-        return self if self.is_symmetric else _Transposed(self)
+        if self.is_symmetric:
+            return self
+        return self._inner if isinstance(self, _Transposed) else _Transposed(self)
 
     @overload
     def __matmul__(self, other: Tensor) -> Tensor: ...
@@ -268,65 +276,76 @@ class LinearOperator(ABC):
 
 
 class WrappedOperator(LinearOperator):
-    """What all operators made from another share: its dtype and device."""
+    """What all operators made from others share; each says how it multiplies."""
 
-    def __init__(self, inner: LinearOperator) -> None:
-        self._inner = inner
+    def __init__(
+        self,
+        inner: LinearOperator,
+        *others: LinearOperator,
+        space: ParamSpace | None = None,
+        output_space: ParamSpace | None = None,
+        is_symmetric: bool | None = None,
+    ) -> None:
+        """Take what is not said from the first operator.
+
+        Args:
+            inner: The operator whose dtype and device these are.
+            *others: More operators that products are made of.
+            space: The space of the vectors.
+            output_space: The space of the products.
+            is_symmetric: Whether A = Aᵀ.
+        """
+        self._inner, self._others = inner, others
+        self._space = space or inner.space
+        self._output_space = output_space or inner.output_space
+        self._is_symmetric = inner.is_symmetric if is_symmetric is None else is_symmetric
 
     @property
     def space(self) -> ParamSpace:
-        """The wrapped operator's."""
-        return self._inner.space
+        """The space of the vectors."""
+        return self._space
 
     @property
     def output_space(self) -> ParamSpace:
-        """The wrapped operator's."""
-        return self._inner.output_space
+        """The space of the products."""
+        return self._output_space
 
     @property
     def dtype(self) -> torch.dtype:
-        """The wrapped operator's."""
+        """The first operator's."""
         return self._inner.dtype
 
     @property
     def device(self) -> torch.device:
-        """The wrapped operator's."""
+        """The first operator's."""
         return self._inner.device
 
     @property
     def is_symmetric(self) -> bool:
-        """The wrapped operator's."""
-        return self._inner.is_symmetric
+        """Whether A = Aᵀ holds by construction."""
+        return self._is_symmetric
 
     @property
     def noise(self) -> float:
-        """The wrapped operator's."""
-        return self._inner.noise
+        """The largest of all operators."""
+        return max(operator.noise for operator in (self._inner, *self._others))
 
     @property
     def self_test(self) -> SelfTest | None:
-        """The wrapped operator's."""
-        return self._inner.self_test
+        """What is known of all operators."""
+        tests = (operator.self_test for operator in (self._inner, *self._others))
+        return functools.reduce(SelfTest.weaker, tests)
 
 
 class _Transposed(WrappedOperator):
-    @property
-    def space(self) -> ParamSpace:
-        return self._inner.output_space
-
-    @property
-    def output_space(self) -> ParamSpace:
-        return self._inner.space
+    def __init__(self, inner: LinearOperator) -> None:
+        super().__init__(inner, space=inner.output_space, output_space=inner.space)
 
     def matmat(self, X: Tensor) -> Tensor:
         return self._inner.adjoint_matmat(X)
 
     def adjoint_matmat(self, Y: Tensor) -> Tensor:
         return self._inner.matmat(Y)
-
-    @property
-    def T(self) -> LinearOperator:
-        return self._inner
 
 
 class _Affine(WrappedOperator):
@@ -348,13 +367,8 @@ class _Affine(WrappedOperator):
 
 
 class _Gram(WrappedOperator):
-    @property
-    def output_space(self) -> ParamSpace:
-        return self._inner.space
-
-    @property
-    def is_symmetric(self) -> bool:
-        return True
+    def __init__(self, inner: LinearOperator) -> None:
+        super().__init__(inner, output_space=inner.space, is_symmetric=True)
 
     def matmat(self, X: Tensor) -> Tensor:
         return self._inner.adjoint_matmat(self._inner.matmat(X))
@@ -375,35 +389,16 @@ class _Deflated(WrappedOperator):
         return self._deflate(self._inner.adjoint_matmat(Y), Y)
 
 
-class _Pair(WrappedOperator):
-    """Two operators; what is not known of one is not known of both."""
-
-    def __init__(self, inner: LinearOperator, other: LinearOperator) -> None:
-        super().__init__(inner)
-        self._other = other
-
-    @property
-    def noise(self) -> float:
-        return max(self._inner.noise, self._other.noise)
-
-    @property
-    def self_test(self) -> SelfTest | None:
-        return SelfTest.weaker(self._inner.self_test, self._other.self_test)
-
-
-class _Sum(_Pair):
+class _Sum(WrappedOperator):
     """A + sB, with s = ±1."""
 
     def __init__(self, inner: LinearOperator, other: LinearOperator, sign: float) -> None:
         require_operator(other, "A ± B")
         _require_compatible(inner, other, inner.shape == other.shape, "A ± B")
-        super().__init__(inner, other)
-        self._sign = sign
-
-    @property
-    def is_symmetric(self) -> bool:
-        twins = self._sign > 0 and (self._other.T is self._inner or self._inner.T is self._other)
-        return twins or (self._inner.is_symmetric and self._other.is_symmetric)  # A + Aᵀ is
+        twins = sign > 0 and (other.T is inner or inner.T is other)  # A + Aᵀ is symmetric
+        both = inner.is_symmetric and other.is_symmetric
+        super().__init__(inner, other, is_symmetric=twins or both)
+        self._other, self._sign = other, sign
 
     def matmat(self, X: Tensor) -> Tensor:
         return self._inner.matmat(X).add(self._other.matmat(X), alpha=self._sign)
@@ -412,20 +407,13 @@ class _Sum(_Pair):
         return self._inner.adjoint_matmat(Y).add(self._other.adjoint_matmat(Y), alpha=self._sign)
 
 
-class _Product(_Pair):
+class _Product(WrappedOperator):
     """AB, not symmetric in general even where both factors are."""
 
     def __init__(self, inner: LinearOperator, other: LinearOperator) -> None:
         _require_compatible(inner, other, inner.shape[1] == other.shape[0], "A @ B")
-        super().__init__(inner, other)
-
-    @property
-    def space(self) -> ParamSpace:
-        return self._other.space
-
-    @property
-    def is_symmetric(self) -> bool:
-        return False
+        super().__init__(inner, other, space=other.space, is_symmetric=False)
+        self._other = other
 
     def matmat(self, X: Tensor) -> Tensor:
         return self._inner.matmat(self._other.matmat(X))
@@ -438,25 +426,13 @@ class Restricted(WrappedOperator):
     """The rows of one block and the columns of another."""
 
     def __init__(self, inner: LinearOperator, rows: Block, columns: Block) -> None:
-        super().__init__(inner)
+        super().__init__(
+            inner,
+            space=inner.space.restrict(columns),
+            output_space=inner.output_space.restrict(rows),
+            is_symmetric=inner.is_symmetric and rows.spans == columns.spans,
+        )
         self.rows, self.columns = rows, columns
-        self._row_space = inner.output_space.restrict(rows)
-        self._column_space = inner.space.restrict(columns)
-
-    @property
-    def space(self) -> ParamSpace:
-        """Space of the columns."""
-        return self._column_space
-
-    @property
-    def output_space(self) -> ParamSpace:
-        """Space of the rows."""
-        return self._row_space
-
-    @property
-    def is_symmetric(self) -> bool:
-        """Whether A is, and both blocks are the same."""
-        return self._inner.is_symmetric and self.rows.spans == self.columns.spans
 
     def matmat(self, X: Tensor) -> Tensor:
         """Multiply columns."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, Iterable[Any]]
 
+# What a class of records may define anew. Nothing else is written anew in a subclass.
+HOOKS = ("columns", "pictures")
 _SHOWN = 20
 
 
