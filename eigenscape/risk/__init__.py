@@ -1,35 +1,14 @@
 """The function whose curvature is studied: the only place where a user's world meets ours."""
 
 from eigenscape.risk.batch import Batch as Batch
-from eigenscape.risk.batch import checksum as checksum
 from eigenscape.risk.batch import explained as explained
-from eigenscape.risk.batch import inputs_kept as inputs_kept
 from eigenscape.risk.batch import logits_of as logits_of
-from eigenscape.risk.batch import moved as moved
-from eigenscape.risk.batch import odd_shape as odd_shape
-from eigenscape.risk.batch import parse as parse
-from eigenscape.risk.batch import split as split
-from eigenscape.risk.batch import tensors_in as tensors_in
-from eigenscape.risk.batches import DEFAULT_BATCH_SIZE as DEFAULT_BATCH_SIZE
 from eigenscape.risk.batches import BatchSource as BatchSource
-from eigenscape.risk.borrowed import address_of as address_of
-from eigenscape.risk.borrowed import as_integers as as_integers
-from eigenscape.risk.borrowed import borrowed as borrowed
-from eigenscape.risk.borrowed import clones_of as clones_of
 from eigenscape.risk.borrowed import memory_of as memory_of
-from eigenscape.risk.borrowed import parts_of as parts_of
-from eigenscape.risk.borrowed import same_bits as same_bits
-from eigenscape.risk.borrowed import state_of as state_of
-from eigenscape.risk.borrowed import tensor_slots as tensor_slots
-from eigenscape.risk.borrowed import written_among as written_among
-from eigenscape.risk.changes import Contents as Contents
 from eigenscape.risk.changes import Snapshot as Snapshot
-from eigenscape.risk.changes import Watch as Watch
 from eigenscape.risk.empirical_risk import EmpiricalRisk as EmpiricalRisk
 from eigenscape.risk.evaluation import derivatives_explained as derivatives_explained
-from eigenscape.risk.evaluation import evaluation as evaluation
 from eigenscape.risk.evaluation import full_arithmetic as full_arithmetic
-from eigenscape.risk.guard import Guard as Guard
 from eigenscape.risk.layers import Layer as Layer
 from eigenscape.risk.layers import SampleRows as SampleRows
 from eigenscape.risk.layers import Tail as Tail
@@ -47,7 +26,6 @@ from eigenscape.risk.layers import refuse_recomputed as refuse_recomputed
 from eigenscape.risk.layers import require_path as require_path
 from eigenscape.risk.layers import to_matrices as to_matrices
 from eigenscape.risk.leaves import flat_gradient as flat_gradient
-from eigenscape.risk.leaves import is_leaf as is_leaf
 from eigenscape.risk.leaves import leaf_copies as leaf_copies
 from eigenscape.risk.losses import BinaryCrossEntropy as BinaryCrossEntropy
 from eigenscape.risk.losses import CallableLoss as CallableLoss
@@ -57,19 +35,10 @@ from eigenscape.risk.losses import Noise as Noise
 from eigenscape.risk.losses import OutputProduct as OutputProduct
 from eigenscape.risk.losses import SquaredError as SquaredError
 from eigenscape.risk.losses import as_loss as as_loss
-from eigenscape.risk.model_look import mean_of as mean_of
-from eigenscape.risk.model_look import meets_positions as meets_positions
 from eigenscape.risk.model_loss import ModelLoss as ModelLoss
-from eigenscape.risk.model_loss import is_causal as is_causal
 from eigenscape.risk.model_loss import label_keyword as label_keyword
-from eigenscape.risk.model_loss import loss_in as loss_in
 from eigenscape.risk.model_loss import makes_decoder_inputs as makes_decoder_inputs
-from eigenscape.risk.model_loss import number_of as number_of
-from eigenscape.risk.model_loss import read as read
-from eigenscape.risk.parameters import common_kind as common_kind
 from eigenscape.risk.parameters import eval_mode as eval_mode
-from eigenscape.risk.parameters import select_parameters as select_parameters
-from eigenscape.risk.parameters import uncompiled as uncompiled
 from eigenscape.risk.slopes import ADVICE as ADVICE
 from eigenscape.risk.slopes import DOUBLE as DOUBLE
 from eigenscape.risk.slopes import Line as Line
@@ -88,15 +57,11 @@ from eigenscape.risk.subsets import sharpest_samples as sharpest_samples
 from eigenscape.risk.telling_samples import few_of_each as few_of_each
 from eigenscape.risk.telling_samples import other_samples as other_samples
 from eigenscape.risk.telling_samples import telling_batches as telling_batches
-from eigenscape.risk.telling_samples import telling_samples as telling_samples
 from eigenscape.risk.token_samples import TokenLogits as TokenLogits
 from eigenscape.risk.token_samples import token_samples as token_samples
-from eigenscape.risk.unfolding import has_inputs_first as has_inputs_first
 from eigenscape.risk.unfolding import is_convolution as is_convolution
 from eigenscape.risk.unfolding import is_matrix as is_matrix
-from eigenscape.risk.unfolding import is_transposed_linear as is_transposed_linear
 from eigenscape.risk.unfolding import num_groups as num_groups
-from eigenscape.risk.unfolding import windows as windows
 
 __all__ = [
     "BinaryCrossEntropy",

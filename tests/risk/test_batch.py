@@ -14,18 +14,8 @@ from eigenscape.errors import (
     UnsupportedModelError,
     WrongTypeError,
 )
-from eigenscape.risk import (
-    Batch,
-    checksum,
-    explained,
-    inputs_kept,
-    logits_of,
-    moved,
-    odd_shape,
-    parse,
-    split,
-    tensors_in,
-)
+from eigenscape.risk import Batch, explained, logits_of
+from eigenscape.risk.batch import checksum, inputs_kept, moved, odd_shape, parse, split, tensors_in
 
 X = torch.arange(14, dtype=torch.float64).view(7, 2)
 Y, Z = torch.arange(7), torch.ones(7, 3, dtype=torch.float64)

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import eigenscape as es
 from eigenscape.errors import EmptySelectionError, InvalidArgumentError, ShapeError, WrongTypeError
-from eigenscape.risk import DEFAULT_BATCH_SIZE, Batch, BatchSource
+from eigenscape.risk import Batch, BatchSource
+from eigenscape.risk.batches import DEFAULT_BATCH_SIZE
 
 X = torch.arange(22.0, dtype=torch.float64).view(11, 2)
 Y = torch.arange(11)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigenscape.risk import (
+from eigenscape.risk import memory_of
+from eigenscape.risk.borrowed import (
     address_of,
     as_integers,
     borrowed,
     clones_of,
-    memory_of,
     parts_of,
     same_bits,
     state_of,

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigenscape.risk import Contents, Snapshot, Watch
+from eigenscape.risk import Snapshot
+from eigenscape.risk.changes import Contents, Watch
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 import eigenscape as es
 from eigenscape.errors import ShapeError, UnsupportedModelError
-from eigenscape.risk import derivatives_explained, evaluation
+from eigenscape.risk import derivatives_explained
+from eigenscape.risk.evaluation import evaluation
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigenscape.risk import Guard
+from eigenscape.risk.guard import Guard
 
 
 class Busy(nn.Module):

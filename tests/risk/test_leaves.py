@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from eigenscape.risk import flat_gradient, is_leaf, leaf_copies
+from eigenscape.risk import flat_gradient, leaf_copies
+from eigenscape.risk.leaves import is_leaf
 
 
 def test_copies_are_new_leaves_on_the_same_memory() -> None:

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from eigenscape.risk import CrossEntropy, SquaredError, mean_of, meets_positions, model_look
+from eigenscape.risk import CrossEntropy, SquaredError, model_look
+from eigenscape.risk.model_look import mean_of, meets_positions
 
 Z = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 3, (4, 5), generator=torch.Generator().manual_seed(1))

@@ -12,14 +12,11 @@ from eigenscape.risk import (
     CallableLoss,
     CrossEntropy,
     ModelLoss,
-    is_causal,
     label_keyword,
-    loss_in,
     makes_decoder_inputs,
-    number_of,
-    parse,
-    read,
 )
+from eigenscape.risk.batch import parse
+from eigenscape.risk.model_loss import is_causal, loss_in, number_of, read
 from tests.oracles.labelled import EncoderDecoder, PairNet, TinyForCausalLM, TokenNet, text
 
 ONE, Z = torch.tensor(2.5), torch.randn(3, 4)

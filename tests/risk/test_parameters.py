@@ -11,7 +11,8 @@ from eigenscape.errors import (
     UnsupportedModelError,
     WrongTypeError,
 )
-from eigenscape.risk import common_kind, eval_mode, select_parameters, uncompiled
+from eigenscape.risk import eval_mode
+from eigenscape.risk.parameters import common_kind, select_parameters, uncompiled
 
 
 def model() -> nn.Sequential:

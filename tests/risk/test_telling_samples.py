@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from eigenscape.risk import Batch, BatchSource, telling_samples
+from eigenscape.risk import Batch, BatchSource
+from eigenscape.risk.telling_samples import telling_samples
 
 
 def source(data: Any, batch_size: int | None = None) -> BatchSource:

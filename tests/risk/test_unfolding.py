@@ -7,14 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from eigenscape.risk import (
-    has_inputs_first,
-    is_convolution,
-    is_matrix,
-    is_transposed_linear,
-    num_groups,
-    windows,
-)
+from eigenscape.risk import is_convolution, is_matrix, num_groups
+from eigenscape.risk.unfolding import has_inputs_first, is_transposed_linear, windows
 
 SETTINGS: list[tuple[type[nn.Module], int, dict[str, Any]]] = [
     (nn.Conv1d, 1, {"kernel_size": 3, "stride": 2, "padding": 1, "dilation": 2}),
