@@ -68,15 +68,32 @@ class Batch:
 
     def take(self, rows: list[int]) -> "Batch":
         """Return some samples by their numbers; all where the batch cannot be cut."""
-        return (
-            self if odd_shape(self) else _picked(self, lambda t, d: t.index_select(d, _at(rows, t)))
-        )
+        if odd_shape(self):
+            return self
 
-    def to(self, dtype: torch.dtype) -> "Batch":
-        """Return the batch with its floating-point numbers in another dtype."""
-        device = next((t.device for t in tensors_in(self.content)), torch.device("cpu"))
-        args, kwargs, target = moved(self.content, device, dtype)
-        return replace(self, args=args, kwargs=kwargs, target=target)
+        def rows_of(tensor: Tensor, dim: int) -> Tensor:
+            return tensor.index_select(dim, torch.tensor(rows, device=tensor.device))
+
+        return _picked(self, len(rows), rows_of)
+
+    def to(self, dtype: torch.dtype, device: torch.device | None = None) -> "Batch":
+        """Return the batch with its floating-point numbers in another dtype, and on one device."""
+        here = device or next((t.device for t in tensors_in(self.content)), torch.device("cpu"))
+
+        def move(tensor: Tensor) -> Tensor:
+            # A tensor made in inference mode cannot be saved for a backward pass; its copy can.
+            copy = tensor.clone() if tensor.is_inference() else tensor.detach()
+            copy = copy.to(here, dtype) if copy.is_floating_point() else copy.to(here)
+            # The model itself may differentiate with respect to an input.
+            return copy.requires_grad_() if tensor.requires_grad else copy
+
+        with torch.inference_mode(False):
+            return self.mapped(move)
+
+    def mapped(self, function: Callable[[Tensor], Tensor], **changes: Any) -> "Batch":
+        """Return the batch with a function of each tensor in its place, and other changes."""
+        args, kwargs, target = (_mapped(value, function) for value in self.content)
+        return replace(self, args=args, kwargs=kwargs, target=target, **changes)
 
     def labelled(self, keyword: str | None) -> "Batch":
         """Return the batch with its target among the inputs, under a keyword if there is one."""
@@ -173,43 +190,18 @@ def _dim_of(batch: Batch, tensor: Tensor) -> int | None:
 
 def sliced(batch: Batch, start: int, stop: int) -> Batch:
     """Return the samples from one number up to another."""
-    return _picked(batch, lambda t, dim: t.narrow(dim, start, stop - start))
+    return _picked(batch, stop - start, lambda t, dim: t.narrow(dim, start, stop - start))
 
 
-def _picked(batch: Batch, pick: Callable[[Tensor, int], Tensor]) -> Batch:
-    """Take samples out of every tensor of a batch."""
+def _picked(batch: Batch, size: int, pick: Callable[[Tensor, int], Tensor]) -> Batch:
+    """Take so many samples out of every tensor of a batch."""
 
-    def part(tensor: Tensor) -> Tensor:
+    def some_of(tensor: Tensor) -> Tensor:
         some = pick(tensor, _dim_of(batch, tensor) or 0)
         # An input that requires gradients still does in the result.
         return some.detach().requires_grad_() if tensor.requires_grad else some
 
-    args, kwargs, target = content = tuple(_mapped(batch.content, part))
-    size = next(
-        t.shape[_dim_of(batch, old) or 0]
-        for t, old in zip(tensors_in(content), tensors_in(batch.content), strict=True)
-    )
-    return replace(batch, args=args, kwargs=kwargs, target=target, size=size)
-
-
-def _at(rows: list[int], tensor: Tensor) -> Tensor:
-    return torch.tensor(rows, device=tensor.device)
-
-
-def moved(content: tuple[Any, ...], device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
-    """Bring inputs and target to a device, and their floating-point numbers to a dtype."""
-
-    def move(tensor: Tensor) -> Tensor:
-        # A tensor made in inference mode cannot be saved for a backward pass; its copy can.
-        copy = tensor.clone() if tensor.is_inference() else tensor.detach()
-        copy = copy.to(device, dtype) if copy.is_floating_point() else copy.to(device)
-        # The model itself may differentiate with respect to an input.
-        return copy.requires_grad_() if tensor.requires_grad else copy
-
-    if torch.is_inference_mode_enabled():
-        with torch.inference_mode(False):
-            return tuple(_mapped(content, move))
-    return tuple(_mapped(content, move))
+    return batch.mapped(some_of, size=size)
 
 
 def checksum(batch: Batch, before: int = 0) -> int:

@@ -23,11 +23,7 @@ from eigenscape.errors import (
     require_count,
 )
 from eigenscape.parallel import Ranks
-from eigenscape.risk.batch import Batch as Batch
-from eigenscape.risk.batch import checksum, moved, odd_shape, parse, sliced, split, tensors_in
-from eigenscape.risk.batch import explained as explained
-from eigenscape.risk.batch import inputs_kept as inputs_kept
-from eigenscape.risk.batch import logits_of as logits_of
+from eigenscape.risk.batch import Batch, checksum, odd_shape, parse, sliced, split, tensors_in
 from eigenscape.risk.borrowed import address_of, memory_of
 
 # Samples per batch where the data come without batches and the model does not say more: large
@@ -54,6 +50,10 @@ class BatchSource:
 
     Several ranks are given the same data, and each takes its share: of tensors and of a `Dataset`
     a contiguous part of the samples, of loaders and lists every size-th batch.
+
+    Attributes:
+        is_whole: Whether all data came at once as plain tensors, so that two passes must agree.
+        seen: Samples and checksum of all data at the last pass, which must be alike on all ranks.
     """
 
     def __init__(
@@ -82,29 +82,25 @@ class BatchSource:
         if batch_size is not None:
             require_count(batch_size, "EmpiricalRisk(batch_size=...)")
         self._ranks = ranks or Ranks()
-        self._start, self._seen = 0, _UNSEEN
+        self._start, self.seen = 0, _UNSEEN
         self._deals = self._ranks.size > 1
         if self._deals and _is_numbered(data):
             data = self._part(data)
         self._data = data
-        self._raw, self._is_whole = _as_iterable(data, batch_size)
+        self._raw, self.is_whole = _as_iterable(data, batch_size)
+        self._is_in_memory = self.is_whole or isinstance(data, tuple | list)
         self._must_split = batch_size is not None
         self._dim = _checked_dim(sample_dim, batch_size)
         self._target_dim: int | None = None
-        self._limit = DEFAULT_BATCH_SIZE if self._is_whole and batch_size is None else batch_size
+        self._limit = DEFAULT_BATCH_SIZE if self.may_resize else batch_size
         self._device, self._dtype, self._keep_bytes = device, dtype, keep_bytes
         self._kept: list[Batch] | None = None
         self._keyword: str | None = None
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all data came at once as plain tensors, so that two passes must agree."""
-        return self._is_whole
-
-    @property
     def is_fixed(self) -> bool:
         """Whether every pass sees the same batches in the same order, so that work can be kept."""
-        return self._is_whole or self._kept is not None
+        return self.is_whole or self._kept is not None
 
     def __iter__(self) -> Iterator[Batch]:
         """Walk the batches, from memory where they were kept."""
@@ -113,15 +109,14 @@ class BatchSource:
     @property
     def tensors_of_others(self) -> list[Tensor]:
         """The tensors that hold the data and that somebody else may write to."""
-        in_memory = self._is_whole or isinstance(self._data, tuple | list)
-        owners = list(self._raw) if in_memory else [b.content for b in self._kept or ()]
+        owners = list(self._raw) if self._is_in_memory else [b.content for b in self._kept or ()]
         return [t for t in tensors_in(owners) if not t.is_inference()]
 
     @property
     def is_cut(self) -> bool:
         """Whether batches are smaller than what the user gave, or were made here."""
-        if not self._is_whole and self._raw is not self._data:
-            return True  # a data set: the loader is ours
+        if self._loader_is_ours:
+            return True
         return self._limit is not None and any(
             self._parsed(raw).size > self._limit for raw in self._given()
         )
@@ -148,17 +143,13 @@ class BatchSource:
         if self._limit is None:
             yield from ((batch, list(batch.halves())) for batch in self)
             return
-        ours = isinstance(self._raw, DataLoader) and self._raw is not self._data
-        raw: Any = self._raw
-        groups = _loader(raw.dataset, 2 * self._limit) if ours else self._given()
-        for group in groups:
+        for group in self._grouped(2 * self._limit):
             for chunk in split(self._parsed(group), 2 * self._limit, must=False):
                 pair = self._brought(chunk, 0)
                 first, *others = split(pair, self._limit, must=False)
                 halves = [half for batch in others or [first] for half in batch.halves()]
                 yield pair, [first, *halves] if others else halves
-        groups = _loader(raw.dataset, _SEVERAL * self._limit) if ours else self._given()
-        for group in itertools.islice(groups, _SEVERAL):
+        for group in itertools.islice(self._grouped(_SEVERAL * self._limit), _SEVERAL):
             several = self._brought(self._parsed(group).head(_SEVERAL * self._limit), 0)
             yield several, list(split(several, self._limit, must=False))
 
@@ -174,48 +165,55 @@ class BatchSource:
         if self._kept is not None:
             self.keep()
 
-    def _given(self) -> Iterator[Any]:
+    @property
+    def _loader_is_ours(self) -> bool:
+        """Whether the data are a set of samples, and the loader was made here."""
+        return not self.is_whole and self._raw is not self._data
+
+    def _grouped(self, size: int) -> Iterable[Any]:
+        """Walk groups of a size where the loader is ours, else what the user gave."""
+        return _loader(self._raw.dataset, size) if self._loader_is_ours else self._given()
+
+    def _given(self) -> Iterable[Any]:
         """Walk what the user gave, where a second look costs no reading."""
-        in_memory = self._is_whole or isinstance(self._data, tuple | list)
-        return iter(self._raw) if in_memory or self._must_split else iter(())
+        return self._raw if self._is_in_memory or self._must_split else ()
 
     def _brought(self, chunk: Batch, first: int) -> Batch:
-        args, kwargs, target = moved(chunk.content, self._device, self._dtype)
-        brought = replace(chunk, args=args, kwargs=kwargs, target=target, first=first)
-        return brought.labelled(self._keyword)
+        brought = chunk.to(self._dtype, self._device)
+        return replace(brought, first=first).labelled(self._keyword)
 
     def sample(self, count: int) -> Batch:
         """Return the first batch; no more than `count` of it where cutting was left to us."""
         first = next(iter(self))
         return first.head(count) if self.may_resize else first
 
-    @property
-    def seen(self) -> list[int]:
-        """Samples and checksum of all data at the last pass, which must be alike on all ranks."""
-        return self._seen
-
     def fresh(self) -> Iterator[Batch]:
         """Walk the user's data anew, whatever is kept; only this rank's share of them."""
         first, number, mark = self._start, 0, 0
         for raw in self._raw:
             batch = self._parsed(raw)
-            if self._deals and self._is_whole:
+            if self._deals and self.is_whole:
                 batch, first = self._cut(batch)
             elif self._deals:
                 mark = checksum(batch, mark)
             for chunk in split(batch, self._limit, must=self._must_split):
-                if not self._deals or self._is_whole or self._is_own(number):
+                is_own = number % self._ranks.size == self._ranks.rank
+                if not self._deals or self.is_whole or is_own:
                     yield self._brought(chunk, first)
                 first += chunk.size
                 number += 1
-        if self._deals and not self._is_whole:
-            self._seen = [first, mark]
-            self._require_enough(number)
+        if self._deals and not self.is_whole:
+            self.seen = [first, mark]
+            if number < self._ranks.size:
+                raise InvalidArgumentError(
+                    f"`EmpiricalRisk(data=...)` gave {number} batches for {self._ranks.size} "
+                    "processes. Start fewer of them, or give smaller batches (`batch_size=...`)."
+                )
 
     @property
     def may_resize(self) -> bool:
         """Whether all data came at once and nobody said how to cut them."""
-        return self._is_whole and not self._must_split
+        return self.is_whole and not self._must_split
 
     def samples_at_once(
         self, evaluate: Callable[[Batch], object], constants: Iterable[Tensor]
@@ -310,17 +308,14 @@ class BatchSource:
         """Take this rank's samples of a data set; others are not even read."""
         share = self._ranks.share(len(data))
         first = next(iter(_loader(data, 1)))
-        self._start, self._seen, self._deals = (
-            share.start,
-            [len(data), checksum(parse(first))],
-            False,
-        )
+        self._start, self._deals = share.start, False
+        self.seen = [len(data), checksum(parse(first))]
         return Subset(data, share)
 
     def _cut(self, batch: Batch) -> tuple[Batch, int]:
         """Take this rank's samples of tensors that came at once."""
-        if self._seen == _UNSEEN:
-            self._seen = [batch.size, checksum(batch)]
+        if self.seen == _UNSEEN:
+            self.seen = [batch.size, checksum(batch)]
         share = self._ranks.share(batch.size)
         if odd := odd_shape(batch):
             raise InvalidArgumentError(
@@ -330,18 +325,8 @@ class BatchSource:
             )
         return sliced(batch, share.start, share.stop), share.start
 
-    def _is_own(self, number: int) -> bool:
-        return number % self._ranks.size == self._ranks.rank
 
-    def _require_enough(self, number: int) -> None:
-        if number < self._ranks.size:
-            raise InvalidArgumentError(
-                f"`EmpiricalRisk(data=...)` gave {number} batches for {self._ranks.size} "
-                "processes. Start fewer of them, or give smaller batches (`batch_size=...`)."
-            )
-
-
-def _as_iterable(data: object, batch_size: int | None) -> tuple[Iterable[Any], bool]:
+def _as_iterable(data: Any, batch_size: int | None) -> tuple[Any, bool]:
     """Return an iterable of raw batches, and whether it is one batch that holds everything."""
     if isinstance(data, Tensor):
         return [(data,)], True
@@ -353,15 +338,13 @@ def _as_iterable(data: object, batch_size: int | None) -> tuple[Iterable[Any], b
         return [tuple(data)], True
     if isinstance(data, tuple) and _is_pair(data):
         return [data], True
-    if isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__:
+    if _is_tensors(data):
         return [tuple(data.tensors)], True  # its items are rows of the tensors: no loader is needed
     has_rows = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if isinstance(data, Dataset) or (has_rows and not isinstance(data, Iterable)):
-        rows: Any = data
-        return _loader(rows, batch_size), False
+        return _loader(data, batch_size), False
     if hasattr(data, "with_format") and hasattr(data, "__getitem__"):  # a Hugging Face data set
-        rows = data
-        return _loader(rows.with_format("torch"), batch_size), False
+        return _loader(data.with_format("torch"), batch_size), False
     if isinstance(data, Iterator):
         raise WrongTypeError(
             f"`EmpiricalRisk(data=...)` walks the data many times; a {type(data).__name__} can be "
@@ -402,6 +385,11 @@ def _is_pair(data: tuple[Any, ...]) -> bool:
     return isinstance(inputs, Mapping | tuple) and isinstance(target, Tensor)
 
 
+def _is_tensors(data: object) -> bool:
+    """Say whether data are tensors in a `TensorDataset`, and no subclass that changes its items."""
+    return isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__
+
+
 def _has_length(data: object) -> bool:
     """Say whether data know how many they are; a loader of a stream has `__len__` and does not."""
     try:
@@ -413,8 +401,8 @@ def _has_length(data: object) -> bool:
 
 def _is_numbered(data: object) -> bool:
     """Say whether data are a set from which samples are taken by their numbers."""
-    plain = isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__
-    return isinstance(data, Dataset) and not plain and not isinstance(data, IterableDataset)
+    has_numbers = isinstance(data, Dataset) and not isinstance(data, IterableDataset)
+    return has_numbers and not _is_tensors(data)
 
 
 def _checked_dim(sample_dim: object, batch_size: int | None) -> int | None:

@@ -1,7 +1,6 @@
 """A few samples that stand for all: from batches that differ, and different ones of each batch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -53,10 +52,30 @@ def telling_samples(batches: BatchSource, most: int, *, together: bool = False) 
 
 def telling_batches(batches: BatchSource) -> list[Batch]:
     """Choose up to seven batches that differ, most targets first, then lengths; walks them once."""
-    candidates = _Candidates()
+    best: dict[str, tuple[int, Batch]] = {}
     for batch in batches:
-        candidates.add(batch)
-    return candidates.distinct()
+        count, length = sum(_targets_per_sample(batch)), _length(batch)
+        scores = {
+            "fullest": count,
+            "longest": length,
+            "shortest": -length,
+            "padded": _num_repeated(batch),
+            "emptiest": -count,
+        }
+        best.setdefault("first", (0, batch))
+        best["last"] = 0, batch
+        for name, score in scores.items():
+            if name not in best or score > best[name][0]:
+                best[name] = score, batch
+    if not best:
+        return []
+    # That first which contributes most, then those of other lengths.
+    length = _length(best["fullest"][1])
+    unlike = [name for name in ("longest", "shortest") if _length(best[name][1]) != length]
+    ordered = [
+        best[name][1] for name in ("fullest", *unlike, "last", "padded", "first", "emptiest")
+    ]
+    return list({id(batch): batch for batch in ordered}.values())
 
 
 def other_samples(batches: BatchSource, most: int) -> Iterator[Batch]:
@@ -79,43 +98,6 @@ def few_of_each(batches: BatchSource, most: int, *, together: bool) -> list[Batc
         else batch.take(_rows(batch, each, fullest_first=True))
         for batch in chosen
     ]
-
-
-@dataclass
-class _Candidates:
-    """Batches that stand out."""
-
-    first: Batch | None = None
-    last: Batch | None = None
-    fullest: Batch | None = None
-    emptiest: Batch | None = None
-    padded: Batch | None = None
-    longest: Batch | None = None
-    shortest: Batch | None = None
-
-    def add(self, batch: Batch) -> None:
-        self.first = self.first or batch
-        self.last = batch
-        count = sum(_targets_per_sample(batch))
-        if self.fullest is None or count > sum(_targets_per_sample(self.fullest)):
-            self.fullest = batch
-        if self.emptiest is None or count < sum(_targets_per_sample(self.emptiest)):
-            self.emptiest = batch
-        if self.longest is None or _length(batch) > _length(self.longest):
-            self.longest = batch
-        if self.shortest is None or _length(batch) < _length(self.shortest):
-            self.shortest = batch
-        if self.padded is None or _num_repeated(batch) > _num_repeated(self.padded):
-            self.padded = batch
-
-    def distinct(self) -> list[Batch]:
-        """Return them, that first which contributes most, then those of other lengths."""
-        lengths = [self.longest, self.shortest]
-        known = [b for b in lengths if b is not None]
-        if self.fullest is not None:
-            known = [b for b in known if _length(b) != _length(self.fullest)]
-        ordered = (self.fullest, *known, self.last, self.padded, self.first, self.emptiest)
-        return list({id(b): b for b in ordered if b is not None}.values())
 
 
 def _rows(batch: Batch, most: int, *, fullest_first: bool) -> list[int]:

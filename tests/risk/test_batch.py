@@ -15,7 +15,7 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.risk import Batch, explained, logits_of
-from eigenscape.risk.batch import checksum, inputs_kept, moved, odd_shape, parse, split, tensors_in
+from eigenscape.risk.batch import checksum, inputs_kept, odd_shape, parse, split, tensors_in
 
 X = torch.arange(14, dtype=torch.float64).view(7, 2)
 Y, Z = torch.arange(7), torch.ones(7, 3, dtype=torch.float64)
@@ -116,9 +116,9 @@ def test_floats_change_dtype_and_indices_do_not() -> None:
 def test_an_input_by_which_a_model_differentiates_stays_one() -> None:
     x = X.clone().requires_grad_()
     assert parse((x, Y)).head(3).args[0].requires_grad
-    args, _, _ = moved(((x,), {}, Y), torch.device("cpu"), torch.float64)
-    assert args[0].requires_grad
-    assert args[0].is_leaf
+    brought = parse((x, Y)).to(torch.float64, torch.device("cpu"))
+    assert brought.args[0].requires_grad
+    assert brought.args[0].is_leaf
 
 
 def test_models_may_ask_for_gradients_by_inputs_for_one_batch_only() -> None:
