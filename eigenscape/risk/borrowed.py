@@ -89,7 +89,7 @@ def borrowed(
     Yields:
         Nothing.
     """
-    attributes, contents = _remembered(modules)
+    contents = _remembered(modules)
     slots = list(tensor_slots(modules))
     try:
         for held, name, tensor in slots:
@@ -100,49 +100,29 @@ def borrowed(
         for held, name, tensor in slots:
             if not isinstance(held, dict):  # a module of TorchScript holds its tensors elsewhere
                 held[name] = tensor
-        for held, saved in attributes:
-            _put_back(held, saved)
-        for container, saved_items in contents:
-            _refill(container, saved_items)
+        for container, saved in contents:
+            _put_back(container, saved)
 
 
-def _remembered(
-    modules: Sequence[nn.Module],
-) -> tuple[list[tuple[dict[str, Any], dict[str, Any]]], list[tuple[Any, list[Any]]]]:
-    """Note the attributes of all modules, and what their lists, dicts and sets hold."""
-    attributes, contents = [], []
+def _remembered(modules: Sequence[nn.Module]) -> list[tuple[Any, Any]]:
+    """Copy the attributes of all modules, and what their lists, dicts and sets hold."""
+    containers: list[Any] = []
     for module in parts_of(modules):
-        fields = module.__dict__
-        attributes.append((fields, fields.copy()))
-        for value in fields.values():
-            kind = type(value)
-            if kind is dict or kind is OrderedDict:
-                attributes.append((value, value.copy()))
-            elif kind in _CONTAINERS:
-                contents.append((value, list(value)))
-    return attributes, contents
+        containers.append(module.__dict__)
+        containers += [v for v in module.__dict__.values() if type(v) in _CONTAINERS]
+    return [(held, held.copy() if isinstance(held, dict) else list(held)) for held in containers]
 
 
-def _put_back(held: dict[str, Any], saved: dict[str, Any]) -> None:
-    if len(held) == len(saved) and all(map(is_, held.values(), saved.values())):
+def _put_back(held: Any, saved: Any) -> None:
+    """Let a container hold what it held before, if it does not."""
+    pair = (held.values(), saved.values()) if isinstance(held, dict) else (held, saved)
+    if len(held) == len(saved) and all(map(is_, *pair)):
         return
     held.clear()
-    held.update(saved)
-
-
-def _refill(container: Any, saved: list[Any]) -> None:
-    if len(container) == len(saved) and all(map(is_, container, saved)):
-        return
-    container.clear()
-    if isinstance(container, set):
-        container.update(saved)
+    if isinstance(held, list | deque):
+        held.extend(saved)
     else:
-        container.extend(saved)
-
-
-def clones_of(tensors: Iterable[Tensor]) -> dict[int, Tensor]:
-    """Return copies to write into, by the `id` of what they stand in for."""
-    return {id(tensor): tensor.detach().clone() for tensor in tensors}
+        held.update(saved)
 
 
 def written_among(tensors: Iterable[Tensor], copies: Mapping[int, Tensor]) -> list[Tensor]:
@@ -150,7 +130,7 @@ def written_among(tensors: Iterable[Tensor], copies: Mapping[int, Tensor]) -> li
 
     Args:
         tensors: The tensors.
-        copies: What `clones_of` gave for them, after they were used.
+        copies: Clones that stood in for them, by the `id` of each, after they were used.
 
     Returns:
         Those whose copy differs from them, NaN counting as equal to itself; and buffers that were

@@ -6,13 +6,13 @@ modules and functions hold: attributes, submodules, hooks, what a closure captur
 names. These are compared by identity, and by value where they are plain numbers and strings.
 """
 
-import functools
 import sys
 import sysconfig
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import cache, partial
 from operator import is_
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -49,11 +49,11 @@ class Contents:
         """
         self._tensors = list({id(t): t for t in tensors}.values())
         total = sum(t.numel() * t.element_size() for t in self._tensors)
-        self._stride = 1 if most_bytes is None else max(1, -(-total // most_bytes))
+        stride = 1 if most_bytes is None else max(1, -(-total // most_bytes))
         self._places = self._where()
-        plain = [t for t in self._tensors if is_plain(t)]
         # Views share the memory and so follow every write; `have_moved` notices new memory.
-        self._views = [_thinned(as_integers(t), self._stride) for t in plain]
+        bits = [as_integers(t) for t in self._tensors if is_plain(t)]
+        self._views = [t[::stride] if t.ndim and stride > 1 else t for t in bits]
         self._copies = [view.clone() for view in _joined(self._views)]
 
     def have_moved(self) -> bool:
@@ -90,10 +90,6 @@ def _joined(flat: Sequence[Tensor]) -> list[Tensor]:
     return [*apart, *(torch.cat([p.reshape(-1) for p in tensors]) for tensors in kinds.values())]
 
 
-def _thinned(bits: Tensor, stride: int) -> Tensor:
-    return bits[::stride] if bits.ndim and stride > 1 else bits
-
-
 class Watch:
     """The objects that some modules and functions depend on, as they were at one time."""
 
@@ -107,8 +103,7 @@ class Watch:
         self._ignored = frozenset(ignored)
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
         self._sequences: list[tuple[Any, list[Any]]] = []
-        self._cells: list[tuple[types.CellType, object]] = []
-        self._names: list[tuple[object, Any, str, object]] = []
+        self._values: list[tuple[Place, Callable[[], object], object]] = []
         self._empty: list[Any] = []
         self._seen: set[int] = set()
         self._classes: set[type] = set()
@@ -129,15 +124,13 @@ class Watch:
                 ):
                     changed.add((id(held), key))
         for sequence, items in self._sequences:
-            same = len(sequence) == len(items) and all(map(is_, sequence, items))
-            if not same and not _are_alike(list(sequence), items):
+            if len(sequence) != len(items) or not (
+                all(map(is_, sequence, items)) or all(map(_is_alike, sequence, items))
+            ):
                 changed.add((id(sequence), None))
-        for cell, content in self._cells:
-            if not _is_alike(_content(cell), content):
-                changed.add((id(cell), None))
-        for owner, namespace, name, value in self._names:
-            if not _is_alike(namespace.get(name, _MISSING), value):
-                changed.add((id(owner), name))
+        for place, now, before in self._values:
+            if not _is_alike(now(), before):
+                changed.add(place)
         return changed
 
     def _visit(self, value: object, depth: int) -> None:
@@ -159,7 +152,7 @@ class Watch:
         elif isinstance(value, types.MethodType):
             self._visit(value.__self__, depth)
             self._visit(value.__func__, depth)
-        elif isinstance(value, functools.partial):
+        elif isinstance(value, partial):
             for inner in (value.func, value.args, value.keywords):
                 self._visit(inner, depth)
         elif isinstance(getattr(value, "__dict__", None), dict):
@@ -195,7 +188,7 @@ class Watch:
     def _visit_function(self, function: types.FunctionType, depth: int) -> None:
         for cell in function.__closure__ or ():
             content = _content(cell)
-            self._cells.append((cell, content))
+            self._values.append(((id(cell), None), partial(_content, cell), content))
             self._visit(content, depth + 1)
         for defaults in (function.__defaults__, function.__kwdefaults__):
             self._visit(defaults, depth + 1)
@@ -203,10 +196,15 @@ class Watch:
             return
         for name in function.__code__.co_names:
             if name in function.__globals__:
-                value = function.__globals__[name]
-                self._names.append((function.__globals__, function.__globals__, name, value))
+                value = self._noted(function.__globals__, function.__globals__, name)
                 if not isinstance(value, type):
                     self._visit(value, depth + 1)
+
+    def _noted(self, owner: object, namespace: Any, name: str) -> object:
+        """Remember what a name stands for, and return it."""
+        value = namespace[name]
+        self._values.append(((id(owner), name), partial(namespace.get, name, _MISSING), value))
+        return value
 
     def _visit_class(self, kind: type, depth: int) -> None:
         """Note what a user's class holds: constants, and the functions that run."""
@@ -216,12 +214,12 @@ class Watch:
             self._classes.add(base)
             for name, value in list(vars(base).items()):
                 if isinstance(value, (types.FunctionType, Tensor, list, dict, *_ATOMS)):
-                    self._names.append((base, vars(base), name, value))
+                    self._noted(base, vars(base), name)
                     if not name.startswith("__"):
                         self._visit(value, depth + 1)
 
 
-@functools.cache
+@cache
 def _is_library(module: str | None) -> bool:
     """Tell whether code was installed, or came with Python: nobody changes it on the way."""
     if (module or "").partition(".")[0] == __name__.partition(".")[0]:
@@ -244,10 +242,6 @@ def _is_alike(first: object, second: object) -> bool:
     if first is second:
         return True
     return type(first) is type(second) and isinstance(first, _ATOMS) and first == second
-
-
-def _are_alike(first: Sequence[object], second: Sequence[object]) -> bool:
-    return len(first) == len(second) and all(map(_is_alike, first, second))
 
 
 class Snapshot:
@@ -299,9 +293,8 @@ class Snapshot:
 
     def is_another_function(self) -> bool:
         """Tell whether something beside parameters and buffers is another: code, settings, data."""
-        if self._has_other_objects() or self._others.have_moved():
-            return True
-        return bool(self._others.differ(torch.device("cpu")))
+        has_changed = self._has_other_objects() or self._others.have_moved()
+        return has_changed or bool(self._others.differ(torch.device("cpu")))
 
     def settle(self) -> None:
         """Take objects as they are now, after the function was evaluated, which may write to some.

@@ -81,7 +81,8 @@ def evaluation(
         if module is not None and mode == "eval":
             stack.enter_context(eval_mode(module))
         if parametrize._cache_enabled:
-            stack.enter_context(_no_cached_parametrisations())
+            # What a user's `parametrize.cached()` holds belongs to other parameters.
+            stack.enter_context(_replaced(parametrize, {"_cache_enabled": 0, "_cache": {}}))
         stack.enter_context(_replaced(F, _RIGHT))
         stack.enter_context(_replaced(checkpointing, {"CheckpointFunction": _Recomputed}))
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
@@ -104,28 +105,14 @@ def evaluation(
 @contextmanager
 def _gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
     """Put `.grad` aside: a model that calls `backward` within itself would add to it."""
-    kept = [(p, p.grad) for p in parameters if p.is_leaf and p.grad is not None]
+    kept = [(p, p.grad) for p in parameters if p.is_leaf]
     try:
         for parameter, _ in kept:
             parameter.grad = None
         yield
     finally:
-        for parameter in parameters:
-            if parameter.is_leaf and parameter.grad is not None:
-                parameter.grad = None
         for parameter, gradient in kept:
             parameter.grad = gradient
-
-
-@contextmanager
-def _no_cached_parametrisations() -> Iterator[None]:
-    """Leave a user's `parametrize.cached()`: what it holds belongs to other parameters."""
-    enabled, cache = parametrize._cache_enabled, parametrize._cache
-    parametrize._cache_enabled, parametrize._cache = 0, {}
-    try:
-        yield
-    finally:
-        parametrize._cache_enabled, parametrize._cache = enabled, cache
 
 
 _torch_group_norm = F.group_norm
@@ -181,16 +168,14 @@ _RIGHT: dict[str, Callable[..., Tensor]] = {
 
 
 @contextmanager
-def _replaced(module: ModuleType, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Put other functions in the places of some, which are called by their module's name."""
-    kept = {name: getattr(module, name) for name in functions}
+def _replaced(module: ModuleType, values: Mapping[str, Any]) -> Iterator[None]:
+    """Give names of a module other values, such as functions that are called by these names."""
+    kept = {name: getattr(module, name) for name in values}
     try:
-        for name, function in functions.items():
-            setattr(module, name, function)
+        vars(module).update(values)
         yield
     finally:
-        for name, function in kept.items():
-            setattr(module, name, function)
+        vars(module).update(kept)
 
 
 @contextmanager

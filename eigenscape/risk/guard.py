@@ -4,7 +4,7 @@ What a model and its loss write to (counters, statistics, kept activations) is l
 passes when a risk is made; later each evaluation gets copies of it to write into.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -14,7 +14,12 @@ from eigenscape.risk.changes import Place, Snapshot, Watch
 
 
 class Guard:
-    """The modules that some functions hold, and what they are known to write to."""
+    """The modules that some functions hold, and what they are known to write to.
+
+    Attributes:
+        written: The tensors that are copied for each evaluation, for it to write into.
+        stand_ins: The float64 copies of the modules' tensors, if any, by the tensors' `id`s.
+    """
 
     def __init__(self, roots: Sequence[object]) -> None:
         """Find the modules.
@@ -24,24 +29,14 @@ class Guard:
         """
         self._roots = roots
         self._volatile: set[Place] = set()
-        self._written: list[Tensor] = []
-        self._stand_ins: dict[int, Tensor] = {}
-        self._is_learning = False
+        self.written: list[Tensor] = []
+        self.stand_ins: dict[int, Tensor] = {}
+        self._learned: list[Tensor] | None = None
         self.find_modules()
 
     def find_modules(self) -> None:
         """Walk to all modules that the functions hold, anew after some were exchanged."""
         self._modules = Watch(self._roots).modules
-
-    @property
-    def written(self) -> list[Tensor]:
-        """The tensors that are copied for each evaluation, for it to write into."""
-        return self._written
-
-    @property
-    def has_stand_ins(self) -> bool:
-        """Whether float64 copies stand in for the modules' tensors."""
-        return bool(self._stand_ins)
 
     def snapshot(
         self, tensors: list[Tensor], data: list[Tensor], ignored: tuple[str, ...]
@@ -50,7 +45,7 @@ class Guard:
         return Snapshot(tensors, data, self._roots, ignored=ignored, volatile=self._volatile)
 
     @contextmanager
-    def inside(self, stand_ins: Mapping[int, Tensor]) -> Iterator[None]:
+    def inside(self, stand_ins: dict[int, Tensor]) -> Iterator[None]:
         """Let tensors stand in for the modules' own; undo whatever the model does to itself.
 
         Args:
@@ -59,25 +54,25 @@ class Guard:
         Yields:
             Nothing.
         """
-        copies = self._stand_ins | {
-            id(t): self._stand_ins.get(id(t), t.detach()).clone() for t in self._written
+        copies = self.stand_ins | {
+            id(t): self.stand_ins.get(id(t), t.detach()).clone() for t in self.written
         }
         # A first look protects the parameters from the model, too.
-        values = {**stand_ins, **copies} if self._is_learning else {**copies, **stand_ins}
+        values = copies | stand_ins if self._learned is None else stand_ins | copies
         with borrowed(self._modules, values):
             yield
-        if self._is_learning:
-            self._found += written_among(self._written, copies)
+        if self._learned is not None:
+            self._learned += written_among(self.written, copies)
 
     @contextmanager
     def in_float64(self) -> Iterator[None]:
         """Let float64 copies stand in for all floating-point tensors of the modules."""
         tensors = [t for t in state_of(self._modules) if t.is_floating_point()]
-        self._stand_ins = {id(t): t.detach().double() for t in tensors}
+        self.stand_ins = {id(t): t.detach().double() for t in tensors}
         try:
             yield
         finally:
-            self._stand_ins = {}
+            self.stand_ins = {}
 
     @contextmanager
     def learning(self, kept: Callable[[], list[Tensor]]) -> Iterator[None]:
@@ -89,13 +84,13 @@ class Guard:
         Yields:
             Nothing.
         """
-        known = self._written  # with other data a later look may see no writes
-        self._is_learning, self._written = True, state_of(self._modules)
-        self._found: list[Tensor] = []
+        known = self.written  # with other data a later look may see no writes
+        learned: list[Tensor] = []
+        self._learned, self.written = learned, state_of(self._modules)
         objects = Watch(self._roots)
         try:
             yield
         finally:
-            self._is_learning = False
+            self._learned = None
             self._volatile |= objects.changes()
-            self._written = list({id(t): t for t in (*kept(), *known, *self._found)}.values())
+            self.written = list({id(t): t for t in (*kept(), *known, *learned)}.values())

@@ -123,10 +123,10 @@ def test_float64_stands_in_for_all_of_a_float32_model() -> None:
     model = Busy().float()
     guard = learned(model, run=lambda: model(X.float()))
     with guard.in_float64():
-        assert guard.has_stand_ins
+        assert guard.stand_ins
         with guard.inside({}):
             assert model(X).dtype == torch.float64
             assert model.count.tolist() == [1.0, 1.0]  # of a copy: nothing adds up
-    assert not guard.has_stand_ins
+    assert not guard.stand_ins
     assert model.layer.weight.dtype == model.count.dtype == torch.float32
     assert model.count.tolist() == [0.0, 0.0]
