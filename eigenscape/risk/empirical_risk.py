@@ -25,7 +25,7 @@ from eigenscape.risk.changes import Snapshot
 from eigenscape.risk.evaluation import derivatives_explained, evaluation
 from eigenscape.risk.guard import Guard
 from eigenscape.risk.leaves import Params, flat_gradient, is_leaf, leaf_copies
-from eigenscape.risk.loss_choice import LossChoice, settle
+from eigenscape.risk.loss_choice import LossChoice, choose
 from eigenscape.risk.losses import Loss, as_loss
 from eigenscape.risk.model_loss import read
 from eigenscape.risk.parameters import (
@@ -44,6 +44,11 @@ class EmpiricalRisk:
     """Mean (or sum) of a loss over data, as a function of a model's parameters.
 
     The parameters are read live: after a training step the same risk describes the new point.
+
+    Attributes:
+        module: The model if it is an `nn.Module`, else None.
+        num_terms: Number of loss terms over all data (total weight, where terms are weighted).
+        num_samples: Number of samples over all data; `num_own_samples` are those of this process.
 
     Examples:
         >>> model = nn.Linear(1, 1, bias=False).double()
@@ -111,10 +116,10 @@ class EmpiricalRisk:
             EigenscapeError: One of its kinds, if model, loss, data or parameters cannot be used.
         """
         model = uncompiled(model)
-        self._module = model if isinstance(model, nn.Module) else None
+        self.module = model if isinstance(model, nn.Module) else None
         self._model = model
         self.loss = as_loss(loss, reduction)
-        self._mode = require_choice(mode, ("eval", "keep"), "EmpiricalRisk(mode=...)")
+        self.mode = require_choice(mode, ("eval", "keep"), "EmpiricalRisk(mode=...)")
         self.reduction = require_choice(reduction, ("mean", "sum"), "EmpiricalRisk(reduction=...)")
         self.detached = require_choice(
             detached, ("refuse", "constant"), "EmpiricalRisk(detached=...)"
@@ -129,7 +134,7 @@ class EmpiricalRisk:
         self._guard = Guard((self._model, self.loss))
         self.precision = self.autocast or self.dtype
         self.needs_grad_mode = self.takes_mapping = self.samples_interact = False
-        self._seen: list[Snapshot] = []
+        self._snapshots: list[Snapshot] = []  # at most one: a list is shared by restricted risks
         self.verdicts: dict[object, Any] = {}
         self.whole = self
         self.loss_choice: LossChoice | None = None
@@ -150,7 +155,10 @@ class EmpiricalRisk:
             )
         self.batches.keep()
         first_look.find_calling(self)
-        settle(self)
+        self.loss_choice = self.loss_choice or choose(self, self.loss)
+        self.loss = self.loss_choice.loss
+        if self.loss_choice.keyword is not None:
+            self.batches.give_labels(self.loss_choice.keyword)
         if self.batches.may_resize:
             leaves = leaf_copies(self.parameters())
             constants = [*leaves.values(), *self.constants().values()]
@@ -158,33 +166,13 @@ class EmpiricalRisk:
                 limit = self.batches.samples_at_once(lambda b: self.total(leaves, b), constants)
             self.batches.resize(limit)
         # Its own samples are those of this process: all, unless ranks share them.
-        self._num_terms, self.num_own_samples = first_look.probe(self, check_deterministic)
-        self._num_samples = int(self.ranks.sum(torch.tensor([self.num_own_samples])))
-
-    @property
-    def num_terms(self) -> float:
-        """Number of loss terms over all data (total weight, where terms are weighted)."""
-        return self._num_terms
-
-    @property
-    def num_samples(self) -> int:
-        """Number of samples over all data."""
-        return self._num_samples
-
-    @property
-    def keeps_modes(self) -> bool:
-        """Whether modules stay in the mode they are in."""
-        return self._mode == "keep"
+        self.num_terms, self.num_own_samples = first_look.probe(self, check_deterministic)
+        self.num_samples = int(self.ranks.sum(torch.tensor([self.num_own_samples])))
 
     @property
     def divisor(self) -> float:
         """What sums over all data are divided by: the number of terms, or 1."""
-        return self._num_terms if self.reduction == "mean" else 1.0
-
-    @property
-    def module(self) -> nn.Module | None:
-        """The model if it is an `nn.Module`, else None."""
-        return self._module
+        return self.num_terms if self.reduction == "mean" else 1.0
 
     def parameters(self) -> Params:
         """Return the selected parameters as they are now, detached, in the order of the space.
@@ -195,10 +183,8 @@ class EmpiricalRisk:
         Raises:
             ShapeError: If the model was converted, moved or rebuilt since the risk was made.
         """
-        live: Params = dict(self._all)
-        if self._module is not None:
-            live = dict(self._module.named_parameters())
-        chosen = {name: live.get(name, self._all[name]).detach() for name in self._selected}
+        live = self.own_parameters()
+        chosen = {name: live[name].detach() for name in self._selected}
         for name, tensor in chosen.items():
             shape = self.space.shapes[name]
             if (tensor.dtype, tensor.device, tensor.shape) != (self.dtype, self.device, shape):
@@ -223,15 +209,13 @@ class EmpiricalRisk:
 
     def own_parameters(self) -> Params:
         """Return the model's parameter objects as they are now, all of them."""
-        if self._module is None:
-            return dict(self._all)
-        return dict(self._all) | dict(self._module.named_parameters())
+        return self._all | dict(() if self.module is None else self.module.named_parameters())
 
     def without_padding(self, rows: Tensor) -> Tensor:
         """Set to zero in rows (k, n) what belongs to padding, which PyTorch gives no gradient."""
-        if self._module is None:
+        if self.module is None:
             return rows
-        return without_padding(rows, self._module, self.space, self.own_parameters())
+        return without_padding(rows, self.module, self.space, self.own_parameters())
 
     def snapshot(self) -> Snapshot:
         """Remember model, loss and data as they are now; what is kept holds until they change.
@@ -241,7 +225,7 @@ class EmpiricalRisk:
         Returns:
             The last snapshot if nothing changed since, else a new one.
         """
-        last = self._seen[-1] if self._seen else None
+        last = self._snapshots[-1] if self._snapshots else None
         if last is not None:
             if last.is_another_function():
                 self._guard.find_modules()
@@ -250,16 +234,14 @@ class EmpiricalRisk:
             elif not last.is_counted_as_changed() and not bool(last.differs(self.device)):
                 return last
         # Modes that are set here do not matter.
-        ignored = ("training",) if self._mode == "eval" else ()
+        ignored = ("training",) if self.mode == "eval" else ()
         data = self.batches.tensors_of_others
-        self._seen[:] = [self._guard.snapshot(self.state(), data, ignored)]
-        return self._seen[-1]
+        self._snapshots[:] = [self._guard.snapshot(self.state(), data, ignored)]
+        return self._snapshots[-1]
 
     def state(self) -> list[Tensor]:
         """Return the tensors of the model: parameters, buffers, and those kept as attributes."""
-        if self._module is None:
-            return list(self._all.values())
-        return state_of([self._module])
+        return list(self._all.values()) if self.module is None else state_of([self.module])
 
     def places(self) -> tuple[int, ...]:
         """Return where the model's tensors are, to know when one takes another's place."""
@@ -283,7 +265,7 @@ class EmpiricalRisk:
     def on(self, data: object) -> "EmpiricalRisk":
         """Return the same risk of other data, as a function of the same parameters."""
         other = copy.copy(self)
-        other.whole, other._seen, other.verdicts = other, [], {}
+        other.whole, other._snapshots, other.verdicts = other, [], {}
         other._guard = copy.copy(self._guard)
         other._take(data, check_deterministic=False)
         return other
@@ -339,7 +321,10 @@ class EmpiricalRisk:
 
     def inside(self, state: Params) -> AbstractContextManager[None]:
         """Let tensors stand in for the model's own; undo whatever the model does to itself."""
-        names = {} if self._module is None else first_look.names_of(self._module)
+        names: Params = {}
+        if self.module is not None:
+            names.update(self.module.named_parameters(remove_duplicate=False))
+            names.update(self.module.named_buffers(remove_duplicate=False))
         return self._guard.inside(
             {
                 id(parameter): tensor
@@ -354,17 +339,17 @@ class EmpiricalRisk:
 
     def on_first_look(self) -> AbstractContextManager[None]:
         """Learn in forward passes what the model writes to; nothing is differentiated meanwhile."""
-        module = self._module if self.keeps_modes else None
+        module = self.module if self.mode == "keep" else None
         return self._guard.learning(lambda: [] if module is None else list(module.buffers()))
 
     def _run(self, state: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         taken = read(self.loss, self._evaluate(state, args, kwargs))
-        if self.autocast is None or self._guard.has_stand_ins or not isinstance(taken, Tensor):
+        if self.autocast is None or self._guard.stand_ins or not isinstance(taken, Tensor):
             return taken
         return taken.to(self.dtype) if taken.is_floating_point() else taken
 
     def _evaluate(self, state: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        state_argument = () if self._module is not None else ({**self.constants(), **state},)
+        state_argument = () if self.module is not None else ({**self.constants(), **state},)
         grad_mode = torch.enable_grad() if self.needs_grad_mode else nullcontext()
         with grad_mode, self.casting(), inputs_kept((args, kwargs)):
             if self.takes_mapping:
@@ -373,7 +358,7 @@ class EmpiricalRisk:
 
     def casting(self) -> AbstractContextManager[object]:
         """Return the context in which the model, or a part of it, is evaluated."""
-        if self.autocast is None or self._guard.has_stand_ins:
+        if self.autocast is None or self._guard.stand_ins:
             return nullcontext()
         # Cast copies that are shared between calls would tie their graphs together.
         return torch.autocast(self.device.type, self.autocast, cache_enabled=False)
@@ -435,21 +420,17 @@ class EmpiricalRisk:
         live = self.own_parameters()
         chosen = () if frozen else {id(live[name]) for name in self._selected}
         parameters = list(live.values())
-        with evaluation(self._module, parameters, chosen, mode=self._mode, device=self.device):
+        with evaluation(self.module, parameters, chosen, mode=self.mode, device=self.device):
             yield
 
     def constants(self) -> Params:
         """Return everything the model needs beside the selected parameters, as constants."""
-        if self._module is None:
-            return {n: p.detach() for n, p in self._all.items() if n not in self._selected}
-        constants = {
-            name: parameter.detach()
-            for name, parameter in self._module.named_parameters()
-            if name not in self._selected
-        }
+        module = self.module
+        named = self._all.items() if module is None else module.named_parameters()
+        constants = {name: p.detach() for name, p in named if name not in self._selected}
         # What the model writes to is copied, for it to write into.
         written = {id(tensor) for tensor in self._guard.written}
-        for name, buffer in self._module.named_buffers():
+        for name, buffer in () if module is None else module.named_buffers():
             plain = buffer.detach()
             constants[name] = plain.clone() if id(buffer) in written else plain
         return constants
@@ -477,10 +458,6 @@ class EmpiricalRisk:
                 "infinity. A mean over no targets is NaN too: return (sum of terms, their number)."
             )
         return total, count
-
-    def set_counts(self, num_terms: float, num_own_samples: int) -> None:
-        """Take other numbers of terms and samples, where the data changed."""
-        self._num_terms, self.num_own_samples = num_terms, num_own_samples
 
     def totals(
         self, batches: Iterable[Batch], dtype: torch.dtype | None = None

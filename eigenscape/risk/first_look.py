@@ -7,7 +7,6 @@ the model write to, how precise is it, how many terms are there.
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +21,8 @@ from eigenscape.errors import (
 )
 from eigenscape.records import crc
 from eigenscape.risk.batch import Batch, tensors_in
+from eigenscape.risk.evaluable import Evaluable
 from eigenscape.risk.parameters import Spy, Widened
-
-if TYPE_CHECKING:
-    from eigenscape.risk.empirical_risk import EmpiricalRisk
 
 _NEEDS_GRAD = "does not require grad"
 # How many of the user's own batches are looked at in parts.
@@ -34,13 +31,7 @@ _FEW_BATCHES = 16
 _FEW_IN_FLOAT64, _SLACK_IN_FLOAT64 = 4, 1e-6
 
 
-def names_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return all parameters and buffers by all of their names."""
-    named = dict(module.named_parameters(remove_duplicate=False))
-    return named | dict(module.named_buffers(remove_duplicate=False))
-
-
-def find_calling(risk: "EmpiricalRisk") -> None:
+def find_calling(risk: Evaluable) -> None:
     """Learn how the model wants to be called.
 
     A mapping in a batch holds the model's keyword arguments, unless the model takes it whole. And
@@ -62,7 +53,7 @@ def find_calling(risk: "EmpiricalRisk") -> None:
         _find_dim_of_outputs(risk)
 
 
-def _find_dim_of_outputs(risk: "EmpiricalRisk") -> None:
+def _find_dim_of_outputs(risk: Evaluable) -> None:
     """Learn which dimension of the outputs counts samples, where another than the first may."""
     try:
         with torch.no_grad(), risk.evaluating(), risk.on_first_look():
@@ -90,7 +81,7 @@ def _takes_whole(forward: Callable[..., object], mapping: dict[str, object]) -> 
     return False
 
 
-def probe(risk: "EmpiricalRisk", check: bool) -> tuple[float, int]:
+def probe(risk: Evaluable, check: bool) -> tuple[float, int]:
     """Evaluate once to learn the counts, and again to see that nothing is random.
 
     Args:
@@ -137,15 +128,15 @@ def probe(risk: "EmpiricalRisk", check: bool) -> tuple[float, int]:
     return count, samples
 
 
-def count_again(risk: "EmpiricalRisk") -> None:
+def count_again(risk: Evaluable) -> None:
     """Read data that changed, and count their terms: targets may be ignored that were not."""
     risk.batches.keep()
     with torch.no_grad(), risk.evaluating(), risk.on_first_look():
-        _, count = risk.sums(risk.batches)
-    risk.set_counts(count, sum(batch.size for batch in risk.batches))
+        _, risk.num_terms = risk.sums(risk.batches)
+    risk.num_own_samples = sum(batch.size for batch in risk.batches)
 
 
-def _require_same_output(risk: "EmpiricalRisk") -> None:
+def _require_same_output(risk: Evaluable) -> None:
     """Evaluate one batch twice; dropout and the like show up here."""
     batch, params = next(iter(risk.batches)), risk.parameters()
     outputs = [risk.output(params, batch) for _ in range(2)]
@@ -164,7 +155,7 @@ def _require_same_output(risk: "EmpiricalRisk") -> None:
             )
 
 
-def _require_same_pass(risk: "EmpiricalRisk", total: float, count: float) -> None:
+def _require_same_pass(risk: Evaluable, total: float, count: float) -> None:
     """Walk the loader anew; random augmentation and dropped batches show up here."""
     fingerprint = risk.batches.seen
     again, count_again = risk.sums(risk.batches.fresh())
@@ -182,21 +173,21 @@ def _require_same_pass(risk: "EmpiricalRisk", total: float, count: float) -> Non
         )
 
 
-def _require_same_everywhere(risk: "EmpiricalRisk") -> None:
+def _require_same_everywhere(risk: Evaluable) -> None:
     """Refuse ranks that differ in what they are to share: their sums would mean nothing."""
     if risk.ranks.size > 1:
         model = [crc(tensor) for tensor in risk.state()]
         risk.ranks.require_same({"model": model, "data": risk.batches.seen})
 
 
-def _require_batch_free(risk: "EmpiricalRisk") -> None:
+def _require_batch_free(risk: Evaluable) -> None:
     """Refuse batch statistics over several batches: batches would change the answer."""
     modules = [] if risk.module is None else risk.module.named_modules()
     coupled = [
         name
         for name, module in modules
         if isinstance(module, nn.modules.batchnorm._BatchNorm)
-        and (module.running_mean is None or (module.training and risk.keeps_modes))
+        and (module.running_mean is None or (module.training and risk.mode == "keep"))
     ]
     # Several ranks have several batches.
     if coupled and (risk.ranks.size > 1 or sum(1 for _ in risk.batches) > 1):
@@ -207,7 +198,7 @@ def _require_batch_free(risk: "EmpiricalRisk") -> None:
         )
 
 
-def _cut_problem(risk: "EmpiricalRisk") -> str | None:
+def _cut_problem(risk: Evaluable) -> str | None:
     """Evaluate every batch that was cut here in two parts: its loss must be the parts' sum.
 
     Cost: a forward pass. It finds a first dimension that does not count samples, samples that see
@@ -236,7 +227,7 @@ def _cut_problem(risk: "EmpiricalRisk") -> str | None:
 
 
 def _difference_of_parts(
-    risk: "EmpiricalRisk", batch: Batch, chunks: list[Batch], dtype: torch.dtype | None = None
+    risk: Evaluable, batch: Batch, chunks: list[Batch], dtype: torch.dtype | None = None
 ) -> str | None:
     """Say how the loss of some samples differs from the sum of the losses of parts.
 
@@ -266,7 +257,7 @@ def _difference_of_parts(
     )
 
 
-def _depends_on_grouping(risk: "EmpiricalRisk") -> bool:
+def _depends_on_grouping(risk: Evaluable) -> bool:
     """Tell whether the loss depends on how samples are grouped; say so if there are several groups.
 
     Returns:
@@ -292,7 +283,7 @@ def _depends_on_grouping(risk: "EmpiricalRisk") -> bool:
     return difference is not None
 
 
-def _uncut(risk: "EmpiricalRisk", check: bool, problem: str) -> tuple[float, int]:
+def _uncut(risk: Evaluable, check: bool, problem: str) -> tuple[float, int]:
     """Take data that came at once as one batch; refuse where the user asked for batches."""
     if not risk.batches.may_resize or risk.ranks.size > 1:
         raise InvalidArgumentError(

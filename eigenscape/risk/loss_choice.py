@@ -8,7 +8,7 @@ chosen from outside is compared with it, batch by batch.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,8 @@ from eigenscape.errors import (
     UnsupportedModelError,
     WrongTypeError,
 )
-from eigenscape.risk.batch import Batch, logits_of, split
+from eigenscape.risk.batch import Batch, logits_of
+from eigenscape.risk.evaluable import Evaluable
 from eigenscape.risk.leaves import flat_gradient
 from eigenscape.risk.losses import CallableLoss, CrossEntropy, Loss
 from eigenscape.risk.model_look import EPS, FEW_SAMPLES, Look
@@ -35,9 +36,6 @@ from eigenscape.risk.model_loss import (
     number_of,
     read,
 )
-
-if TYPE_CHECKING:
-    from eigenscape.risk.empirical_risk import EmpiricalRisk
 
 # Number of batches whose loss is compared with that of their halves.
 _FEW_BATCHES = 16
@@ -74,19 +72,7 @@ class LossChoice:
         return {"loss": text} if text else {}
 
 
-def settle(risk: "EmpiricalRisk") -> None:
-    """Set the risk's `loss_choice`, where it has none yet, and its loss, and give labels out.
-
-    Args:
-        risk: A risk whose batches are known.
-    """
-    choice = risk.loss_choice or choose(risk, risk.loss)
-    risk.loss_choice, risk.loss = choice, choice.loss
-    if choice.keyword is not None:
-        risk.batches.give_labels(choice.keyword)
-
-
-def choose(risk: "EmpiricalRisk", asked: Loss) -> LossChoice:
+def choose(risk: Evaluable, asked: Loss) -> LossChoice:
     """Decide what the loss leaves open, and compare it with the model's own.
 
     Cost: nothing, unless the model takes labels, is known to be causal, or the loss is a function
@@ -161,7 +147,7 @@ def _cross_entropy(look: Look, asked: CrossEntropy) -> LossChoice:
             f"`CrossEntropy()` compares each position of {look.name} with the label of the next "
             "one, as causal language models do. Pass `next_token=True` or `False`.",
             SubstitutionWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
         return _chosen(look, chosen, f"{what}, as {look.name} is a causal language model")
     call = f"CrossEntropy(next_token={shift})" if look.has_positions else "CrossEntropy()"
@@ -171,7 +157,7 @@ def _cross_entropy(look: Look, asked: CrossEntropy) -> LossChoice:
     if asked.next_token is None and look.has_positions:
         raise InvalidArgumentError(problem)
     if asked.next_token is None:
-        warnings.warn(problem, EigenscapeWarning, stacklevel=6)
+        warnings.warn(problem, EigenscapeWarning, stacklevel=5)
     return _chosen(look, chosen, what, problem)
 
 
@@ -231,9 +217,7 @@ def _other(look: Look, asked: Loss) -> LossChoice:
     return _chosen(look, asked, "", problem)
 
 
-def _fitted(
-    risk: "EmpiricalRisk", asked: CallableLoss, first: Batch, keyword: str | None
-) -> LossChoice:
+def _fitted(risk: Evaluable, asked: CallableLoss, first: Batch, keyword: str | None) -> LossChoice:
     """Give a function all that the model returned, or the logits where it can take only these."""
     gives = keyword is not None and makes_decoder_inputs(risk.module, first)
     open_choice = LossChoice(asked, keyword=keyword if gives else None)
@@ -312,14 +296,14 @@ def own_loss(output: Any) -> Tensor:
     return loss
 
 
-def _gradient(risk: "EmpiricalRisk", samples: Batch, pick: Callable[[Any], Tensor]) -> Tensor:
+def _gradient(risk: Evaluable, samples: Batch, pick: Callable[[Any], Tensor]) -> Tensor:
     """Differentiate a number that is read of what the model returns."""
     with torch.enable_grad(), risk.evaluating():
         leaves = risk.leaves()
         return flat_gradient(pick(risk.returned(leaves, samples)), leaves)
 
 
-def _is_alike(risk: "EmpiricalRisk", first: Tensor, second: Tensor) -> bool:
+def _is_alike(risk: Evaluable, first: Tensor, second: Tensor) -> bool:
     """Compare gradients, tensor by tensor: a value tells little of a small or detached term."""
     # Rounding stays far below the root of its unit, where a tensor's gradient is not all rounding.
     eps = max(EPS, torch.finfo(risk.precision).eps)
@@ -335,11 +319,10 @@ def _count_of(look: Look, asked: ModelLoss) -> str:
     counts = ("next labels", "labels", "samples") if is_causal(risk.module) else COUNTS
     wanted = counts if asked.count is None else (asked.count,)
     problems = {count: "" for count in wanted}
-    limit = FEW_SAMPLES if risk.batches.may_resize else None
+    cuts = risk.batches.may_resize
     with risk.ranks.together(), torch.no_grad(), risk.evaluating(), risk.on_first_look():
         for batch in risk.batches.some(_FEW_BATCHES):
-            samples = next(split(batch, limit, must=False), batch)
-            _compare_parts(look, samples, problems)
+            _compare_parts(look, batch.head(FEW_SAMPLES) if cuts else batch, problems)
     additive = [c for c in wanted if not any(risk.ranks.gather(problems[c]))]
     if additive:
         return additive[0]
@@ -348,7 +331,7 @@ def _count_of(look: Look, asked: ModelLoss) -> str:
         f"{problems[wanted[0]]}. It may hold a term of a whole batch (a router's or another "
         "auxiliary loss, a contrast between samples), or several averages."
     )
-    if risk.batches.may_resize and risk.ranks.size == 1:
+    if cuts and risk.ranks.size == 1:
         warnings.warn(
             f"{problem} So all data are evaluated as one batch.", SubstitutionWarning, stacklevel=6
         )

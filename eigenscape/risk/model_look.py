@@ -3,18 +3,16 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from eigenscape.errors import InvalidArgumentError, WrongTypeError
 from eigenscape.risk.batch import Batch, logits_of, split
+from eigenscape.risk.evaluable import Evaluable
 from eigenscape.risk.losses import CrossEntropy, Loss
 from eigenscape.risk.model_loss import loss_in, makes_decoder_inputs
-
-if TYPE_CHECKING:
-    from eigenscape.risk.empirical_risk import EmpiricalRisk
 
 # Samples at a time, where cutting is left to us.
 FEW_SAMPLES = 16
@@ -49,13 +47,12 @@ class Seen:
 class Look:
     """A look at what the model returns for all data, beside what some losses of its logits are."""
 
-    def __init__(self, risk: "EmpiricalRisk", keyword: str | None, losses: Sequence[Loss]) -> None:
+    def __init__(self, risk: Evaluable, keyword: str | None, losses: Sequence[Loss]) -> None:
         self.risk, self.keyword, self._losses = risk, keyword, losses
         self.name = "the model" if risk.module is None else type(risk.module).__name__
         self.error: Exception | None = None
         limit = FEW_SAMPLES if risk.batches.may_resize else None
-        first = next(iter(risk.batches))
-        self.samples = next(split(first, limit, must=False), first)
+        self.samples = risk.batches.sample(FEW_SAMPLES)
         self.gives_labels = keyword is not None and makes_decoder_inputs(risk.module, self.samples)
         comparisons: list[Seen] = []
         with risk.ranks.together(), torch.no_grad(), risk.evaluating(), risk.on_first_look():
@@ -69,14 +66,14 @@ class Look:
                 self.error, comparisons = error, []
             # A loss of logits that are returned only where labels are given.
             late = (
-                self._missing(self.output)
+                all(ours is None for ours in self._ours(self.output, self.samples.target))
                 and bool(comparisons)
                 and comparisons[0].ours[0] is not None
             )
             self.gives_labels |= any(risk.ranks.gather(late))
             if self.gives_labels:
                 self.output = self._try(self.samples.labelled(keyword))
-            elif comparisons and not risk.keeps_modes:  # labels may change more than the loss
+            elif comparisons and risk.mode == "eval":  # labels may change more than the loss
                 comparisons[0].ours = self._ours(self.output, self.samples.target)
         rows = [(s.size, s.own, s.ours) for s in comparisons]
         gathered = [row for local_rows in risk.ranks.gather(rows) for row in local_rows]
@@ -88,9 +85,6 @@ class Look:
         except Exception as error:
             self.error = error
             return None
-
-    def _missing(self, output: Any) -> bool:
-        return all(ours is None for ours in self._ours(output, self.samples.target))
 
     def _compared(self, samples: Batch) -> Seen:
         labelled = samples.labelled(self.keyword)

@@ -8,11 +8,10 @@ where that is the same function.
 Matrices are compared along the same lines; see `curvature.self_test`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,13 +19,11 @@ from torch import Tensor
 from eigenscape.errors import SelfTestError
 from eigenscape.records import Check
 from eigenscape.risk.batch import Batch
+from eigenscape.risk.empirical_risk import EmpiricalRisk
 from eigenscape.risk.leaves import Params, flat_gradient, leaf_copies
 from eigenscape.risk.parameters import Spy, Widened
 from eigenscape.risk.telling_samples import telling_samples
 from eigenscape.selftest import compare, displaced
-
-if TYPE_CHECKING:
-    from eigenscape.risk.empirical_risk import EmpiricalRisk
 
 # Cost of testing a matrix: for each sample, in gradients of that sample; and at most, in gradients
 # of all data.
@@ -55,14 +52,24 @@ _SINGLE = Precision((1e-1, 3e-2, 1e-2, 3e-3, 1e-3), 1.2e-7, 2e-3)
 _HALF = Precision((3e-1, 1e-1, 3e-2), 8e-3, 0.3)
 
 
-def samples_to_ask(risk: "EmpiricalRisk") -> list[Batch]:
+@dataclass
+class Line:
+    """A risk on a few samples; `point(direction, step)` gives parameters along a direction."""
+
+    risk: EmpiricalRisk
+    samples: Batch
+    precision: Precision
+    point: Callable[[Tensor, float], Params]
+
+
+def samples_to_ask(risk: EmpiricalRisk) -> list[Batch]:
     """Choose groups of samples that differ, few enough for a test of three gradients."""
     most = int(_MOST_GRADIENTS * risk.num_own_samples / _GRADIENTS_PER_SAMPLE)
     return telling_samples(risk.batches, most, together=risk.samples_interact)
 
 
 def slope_checks(
-    risk: "EmpiricalRisk", line: "Line", number: int | None, direction: Tensor
+    risk: EmpiricalRisk, line: Line, number: int | None, direction: Tensor
 ) -> list[Check]:
     """Compare slopes of the loss with its gradient: once for all matrices of a risk.
 
@@ -88,7 +95,7 @@ def slope_checks(
     return checks
 
 
-def _slopes(line: "Line", direction: Tensor) -> list[Check]:
+def _slopes(line: Line, direction: Tensor) -> list[Check]:
     gradient = gradient_at(line, direction, 0.0)
     # Padding moves the loss though it is given no gradient, by PyTorch's convention.
     steepest = line.risk.without_padding(gradient[None])[0]
@@ -121,39 +128,29 @@ def _slopes(line: "Line", direction: Tensor) -> list[Check]:
 # --- the function along a line --------------------------------------------------------------------
 
 
-@dataclass
-class Line:
-    """A risk on a few samples; `point(direction, step)` gives parameters along a direction."""
-
-    risk: "EmpiricalRisk"
-    samples: Batch
-    precision: Precision
-    point: Callable[[Tensor, float], Params]
-
-
 @contextmanager
-def moved_in_place(risk: "EmpiricalRisk", samples: Batch) -> Iterator[Line]:
+def moved_in_place(risk: EmpiricalRisk, samples: Batch) -> Iterator[Line]:
     """Evaluate the user's own objects, whose parameters are moved and put back."""
     with risk.evaluating():
         leaves, users_parameters = risk.leaves(), risk.own_parameters()
         with displaced([users_parameters[name] for name in risk.space.names]) as move:
 
             def point(direction: Tensor, step: float) -> Params:
-                move(_pieces(direction, leaves), step)
+                move(list(risk.space.unflatten(direction).values()), step)
                 return leaves
 
             yield Line(risk, samples, _precision_of(risk), point)
 
 
 @contextmanager
-def in_double_precision(risk: "EmpiricalRisk", samples: Batch) -> Iterator[Line | None]:
+def in_double_precision(risk: EmpiricalRisk, samples: Batch) -> Iterator[Line | None]:
     """Evaluate with float64 tensors in the places of the user's; None where that cannot be had."""
     with risk.evaluating(), risk.in_float64(), Widened():
         start = {name: p.double() for name, p in risk.parameters().items()}
 
         def point(direction: Tensor, step: float) -> Params:
-            pieces = zip(start.items(), _pieces(direction, start), strict=True)
-            return leaf_copies({name: p + step * piece for (name, p), piece in pieces})
+            pieces = risk.space.unflatten(direction)
+            return leaf_copies({name: p + step * pieces[name] for name, p in start.items()})
 
         line = Line(risk, samples.to(torch.float64), DOUBLE, point)
         yield line if _is_whole(line) else None
@@ -194,9 +191,9 @@ def double_backward(line: Line, direction: Tensor) -> Tensor:
         total = line.risk.total(leaves, line.samples)[0]
         tensors = list(leaves.values())
         slopes = torch.autograd.grad(total, tensors, create_graph=True, materialize_grads=True)
+        pieces = line.risk.space.unflatten(direction).values()
         along = sum(
-            (slope * piece.to(slope)).sum()
-            for slope, piece in zip(slopes, _pieces(direction, leaves), strict=True)
+            (slope * piece.to(slope)).sum() for slope, piece in zip(slopes, pieces, strict=True)
         )
         if not (isinstance(along, Tensor) and along.requires_grad):
             return torch.zeros_like(direction)
@@ -222,18 +219,13 @@ def _rounding_of_value(line: Line, direction: Tensor) -> float:
     return 8 * line.precision.eps * size / line.precision.steps[0]
 
 
-def _pieces(direction: Tensor, params: Mapping[str, Tensor]) -> list[Tensor]:
-    split = direction.split([p.numel() for p in params.values()])
-    return [piece.reshape(p.shape) for piece, p in zip(split, params.values(), strict=True)]
-
-
-def _precision_of(risk: "EmpiricalRisk") -> Precision:
+def _precision_of(risk: EmpiricalRisk) -> Precision:
     if risk.precision.itemsize < 4:
         return _HALF
     return DOUBLE if risk.precision == torch.float64 else _SINGLE
 
 
-def random_directions(risk: "EmpiricalRisk") -> tuple[Tensor, Tensor]:
+def random_directions(risk: EmpiricalRisk) -> tuple[Tensor, Tensor]:
     """Return directions in which every tensor moves by its own size, always the same."""
     generator = torch.Generator().manual_seed(0)
     params = [p.double() for p in risk.parameters().values()]
