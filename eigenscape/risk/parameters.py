@@ -1,6 +1,5 @@
 """A model's parameters and mode: what is differentiated, whether it can be, whether it moved."""
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -137,7 +136,7 @@ def select_parameters(model: object, params: object) -> dict[str, Tensor]:
                     f"All {len(named)} parameters are frozen (`requires_grad=False`). Unfreeze "
                     "some, or name them with `params=`."
                 )
-            return dict(chosen)
+            return chosen
         patterns = [params] if isinstance(params, str) else params
         if not isinstance(patterns, Iterable) or not all(isinstance(p, str) for p in patterns):
             raise WrongTypeError(
@@ -161,28 +160,13 @@ def select_parameters(model: object, params: object) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in params.items()}
 
 
-def padding_rows(module: nn.Module) -> dict[int, int]:
-    """Find the rows of embeddings that PyTorch gives no gradient, though the output holds them.
-
-    They count as constants: no direction moves them.
-
-    Args:
-        module: The model.
-
-    Returns:
-        The number of the row, by the `id` of the weight.
-    """
-    rows = {}
-    for layer in module.modules():
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and isinstance(layer.padding_idx, int):
-            rows[id(layer.weight)] = layer.padding_idx
-    return rows
-
-
 def without_padding(
     rows: Tensor, module: nn.Module, space: ParamSpace, live: Mapping[str, Tensor]
 ) -> Tensor:
     """Set to zero what belongs to padding rows of embeddings in rows (k, n) of parameters.
+
+    PyTorch gives these rows of a weight no gradient, though the output holds them. They count as
+    constants: no direction moves them.
 
     Args:
         rows: One row for each vector.
@@ -193,15 +177,16 @@ def without_padding(
     Returns:
         The rows themselves where there is no padding, else a copy.
     """
-    if not (padded := padding_rows(module)):
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    lookups = [layer for layer in module.modules() if isinstance(layer, kinds)]
+    padded = {id(e.weight): e.padding_idx for e in lookups if isinstance(e.padding_idx, int)}
+    if not padded:
         return rows
     result = rows.clone()
+    tensors = space.unflatten(result.T)  # views
     for name in space.names:
         if (number := padded.get(id(live[name]))) is not None:
-            shape = space.shapes[name]
-            width = math.prod(shape[1:])
-            start = space.offset(name) + number % shape[0] * width
-            result[:, start : start + width] = 0
+            tensors[name][number] = 0
     return result
 
 
@@ -249,9 +234,6 @@ def common_kind(params: dict[str, Tensor]) -> tuple[torch.dtype, torch.device]:
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put every part of a model in eval mode, and those that were not back afterwards."""
     training = [module for module in model.modules() if module.training]
-    if not training:
-        yield
-        return
     try:
         for module in training:
             module.training = False
