@@ -101,12 +101,8 @@ def find_layer(risk: EmpiricalRisk, name: str, call: str = "LayerHessian(risk, l
             f"`{call}` needs an nn.Module; the model is a pure function. Use "
             "`Hessian(risk)[block]` instead."
         )
-    if name in risk.space:
-        module_name = name.rpartition(".")[0]
-        names = [name]
-    else:
-        module_name = name
-        names = [p for p in risk.space.names if p.rpartition(".")[0] == name]
+    module_name = name.rpartition(".")[0] if name in risk.space else name
+    names = [p for p in risk.space.names if name in (p, p.rpartition(".")[0])]
     modules = dict(root.named_modules())
     if module_name not in modules or not names:
         owners = dict.fromkeys(p.rpartition(".")[0] for p in risk.space.names)
@@ -114,8 +110,7 @@ def find_layer(risk: EmpiricalRisk, name: str, call: str = "LayerHessian(risk, l
             f"`{call}` found no layer of that name with parameters of its own: {name!r}. "
             + near_matches(name, [*owners, *risk.space.names])
         )
-    prefix = f"{module_name}." if module_name else ""
-    fields = tuple(p.removeprefix(prefix) for p in names)
+    fields = tuple(p.rpartition(".")[2] for p in names)
     module = modules[module_name]
     if name == module_name:
         live = risk.own_parameters()
@@ -483,10 +478,9 @@ def _obstacle(root: nn.Module, module: nn.Module, names: list[str]) -> str | Non
     """Say what keeps the layer's block from being a function of its output alone."""
     if not isinstance(module, _LINEAR_IN_PARAMETERS) and not is_transposed_linear(module):
         return f"{type(module).__name__} is not known to be linear in its parameters"
-    everywhere = list(root.named_parameters(remove_duplicate=False))
-    tensors = {name: parameter for name, parameter in everywhere}
+    tensors = dict(root.named_parameters(remove_duplicate=False))
     for name in names:
-        twins = [other for other, p in everywhere if p is tensors[name] and other != name]
+        twins = [other for other, p in tensors.items() if p is tensors[name] and other != name]
         if twins:
             return f"'{name}' is tied to '{twins[0]}'"
     return None

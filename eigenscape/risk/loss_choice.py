@@ -117,7 +117,7 @@ def _chosen(look: Look, loss: Loss, note: str = "", difference: str = "") -> Los
 
 def _cross_entropy(look: Look, asked: CrossEntropy) -> LossChoice:
     """Decide whether labels are shifted: as the model's own loss does, else by its name."""
-    if look.output is None and look.seen:  # it runs with labels
+    if look.output is None and look.compared:  # it runs with labels
         raise UnsupportedModelError(
             f"{look.name} fails unless it is given labels ({type(look.error).__name__}: "
             f"{look.error}), and with them it returns no logits that `CrossEntropy` could compare "
@@ -252,7 +252,7 @@ def _fitted(risk: Evaluable, asked: CallableLoss, first: Batch, keyword: str | N
 
 def _own_loss(look: Look, asked: ModelLoss) -> LossChoice:
     """Find out what the model's own loss is a mean of; cross-entropy is taken for what it is."""
-    if not look.seen and look.error is not None:
+    if not look.compared and look.error is not None:
         raise UnsupportedModelError(
             f"{look.name} cannot return its own loss. Given labels as '{look.keyword}', it said: "
             f"{type(look.error).__name__}: {look.error}"
@@ -274,7 +274,7 @@ def _own_loss(look: Look, asked: ModelLoss) -> LossChoice:
 
 def _as_cross_entropy(look: Look, samples: Batch, output: Any) -> bool | None:
     """Say of which cross-entropy the model's own loss is the mean, on all data; None if of none."""
-    shifts = [s for s in (False, True) if look.seen and all(c.is_own(s) for c in look.seen)]
+    shifts = [s for s in (False, True) if look.compared and all(c.is_own(s) for c in look.compared)]
     if not shifts or look.agrees(shifts[-1]) is None:
         return None
     shift = is_causal(look.risk.module) if len(shifts) > 1 else shifts[0]

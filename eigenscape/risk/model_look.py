@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ EPS = torch.finfo(torch.float32).eps
 
 
 @dataclass
-class Seen:
+class Compared:
     """What the model's own loss and ours are on some samples."""
 
     size: int
@@ -54,7 +54,7 @@ class Look:
         limit = FEW_SAMPLES if risk.batches.may_resize else None
         self.samples = risk.batches.sample(FEW_SAMPLES)
         self.gives_labels = keyword is not None and makes_decoder_inputs(risk.module, self.samples)
-        comparisons: list[Seen] = []
+        comparisons: list[Compared] = []
         with risk.ranks.together(), torch.no_grad(), risk.evaluating(), risk.on_first_look():
             self.output = None if self.gives_labels else self._try(self.samples)
             try:
@@ -75,9 +75,10 @@ class Look:
                 self.output = self._try(self.samples.labelled(keyword))
             elif comparisons and risk.mode == "eval":  # labels may change more than the loss
                 comparisons[0].ours = self._ours(self.output, self.samples.target)
-        rows = [(s.size, s.own, s.ours) for s in comparisons]
-        gathered = [row for local_rows in risk.ranks.gather(rows) for row in local_rows]
-        self.seen = [Seen(*row) for row in gathered]
+        # Whether outputs (N, T, V) meet one class for each position (N, T), T at least 2.
+        self.has_positions = meets_positions(self.output, self.samples.target)
+        gathered = risk.ranks.gather([astuple(pair) for pair in comparisons])
+        self.compared = [Compared(*row) for rows in gathered for row in rows]
 
     def _try(self, samples: Batch) -> Any:
         try:
@@ -86,11 +87,11 @@ class Look:
             self.error = error
             return None
 
-    def _compared(self, samples: Batch) -> Seen:
+    def _compared(self, samples: Batch) -> Compared:
         labelled = samples.labelled(self.keyword)
         output = self.risk.returned(self.risk.parameters(), labelled)
         returned_loss = loss_in(output)
-        return Seen(
+        return Compared(
             samples.size,
             None if returned_loss is None else float(returned_loss),
             self._ours(output, samples.target),
@@ -101,23 +102,18 @@ class Look:
 
     def agrees(self, which: int) -> bool | None:
         """Whether a loss is the model's own on all samples; None if there is nothing to compare."""
-        far = [d for s in self.seen if (d := s.distance(which)) is not None]
+        far = [d for s in self.compared if (d := s.distance(which)) is not None]
         return all(d <= 1 for d in far) if far else None
 
     def beside(self, which: int) -> str:
         """Show a loss and the model's own where they differ most."""
-        furthest = max(self.seen, key=lambda s: -1.0 if (d := s.distance(which)) is None else d)
+        furthest = max(self.compared, key=lambda s: -1.0 if (d := s.distance(which)) is None else d)
         ours = furthest.ours[which]
         if ours is None:
             return ""
         samples = f"{furthest.size} sample{'s' * (furthest.size > 1)}"
         shown = f"{ours[0]:.7g} for its {furthest.own:.7g} on {samples}"
-        return shown + (f", furthest apart of {n} parts" if (n := len(self.seen)) > 1 else "")
-
-    @property
-    def has_positions(self) -> bool:
-        """Whether outputs (N, T, V) meet one class for each position (N, T), T at least 2."""
-        return meets_positions(self.output, self.samples.target)
+        return shown + (f", furthest apart of {n} parts" if (n := len(self.compared)) > 1 else "")
 
 
 def mean_of(loss: Loss, output: Any, target: Any) -> tuple[float, float] | None:

@@ -130,7 +130,7 @@ def select_parameters(model: object, params: object) -> dict[str, Tensor]:
         if not named:
             raise EmptySelectionError("The model has no parameters. Expected at least one.")
         if params is None:
-            chosen = {name: p for name, p in named.items() if p.requires_grad}
+            chosen: dict[str, Tensor] = {n: p for n, p in named.items() if p.requires_grad}
             if not chosen:
                 raise EmptySelectionError(
                     f"All {len(named)} parameters are frozen (`requires_grad=False`). Unfreeze "
