@@ -311,14 +311,6 @@ class EmpiricalRisk:
             taken = output.detach() if detached and isinstance(output, Tensor) else output
             return output, *self.loss.total(taken, batch.target)
 
-    def _total_explained(self, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the same, with errors that say what model and loss were given."""
-        with self.inside(params):
-            with explained(batch):
-                output = self._run(params, batch.args, batch.kwargs)
-            with explained(batch, output):
-                return self.loss.total(output, batch.target)
-
     def inside(self, state: Params) -> AbstractContextManager[None]:
         """Let tensors stand in for the model's own; undo whatever the model does to itself."""
         names: Params = {}
@@ -467,7 +459,11 @@ class EmpiricalRisk:
         params = {name: p.to(dtype or p.dtype) for name, p in self.parameters().items()}
         for batch in batches:
             asked = batch if dtype is None else batch.to(dtype)
-            batch_total, batch_count = self._total_explained(params, asked)
+            with self.inside(params):  # errors say what model and loss were given
+                with explained(asked):
+                    output = self._run(params, asked.args, asked.kwargs)
+                with explained(asked, output):
+                    batch_total, batch_count = self.loss.total(output, asked.target)
             if batch_total.ndim != 0 or not batch_total.is_floating_point():
                 raise ShapeError(
                     "The loss of a batch must be one real number; got shape "

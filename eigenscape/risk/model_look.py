@@ -1,7 +1,7 @@
 """A look at what a model returns, given labels and not, beside what losses of its logits are."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -133,8 +133,12 @@ def mean_of(loss: Loss, output: Any, target: Any) -> tuple[float, float] | None:
     if isinstance(loss, CrossEntropy) and loss.next_token and not meets_positions(output, target):
         return None
     total = count = largest = 0.0
+    chunks = [(logits.detach(), target)]
+    if isinstance(target, Tensor) and target.ndim > 0 and len(target) == len(logits):
+        rows = max(1, _MOST_NUMBERS * len(logits) // max(1, logits.numel()))
+        chunks = list(zip(logits.detach().split(rows), target.split(rows), strict=True))
     try:
-        for z, y in _in_parts(logits.detach(), target):  # in chunks, since they can fill the memory
+        for z, y in chunks:  # since in float64 all can fill the memory
             precise = z.double()
             chunk_total, chunk_count = loss.total(precise, y)
             finite = precise[precise.isfinite()]
@@ -146,14 +150,6 @@ def mean_of(loss: Loss, output: Any, target: Any) -> tuple[float, float] | None:
         return None
     eps = max(EPS, torch.finfo(logits.dtype).eps)
     return total / count, 16 * eps * max(1.0, abs(total / count)) + 2 * eps * largest
-
-
-def _in_parts(logits: Tensor, target: Any) -> Iterator[tuple[Tensor, Any]]:
-    rows = max(1, _MOST_NUMBERS * len(logits) // max(1, logits.numel()))
-    if not isinstance(target, Tensor) or target.ndim == 0 or len(target) != len(logits):
-        yield logits, target
-        return
-    yield from zip(logits.split(rows), target.split(rows), strict=True)
 
 
 def meets_positions(output: Any, target: Any) -> bool:
