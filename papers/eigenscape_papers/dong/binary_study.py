@@ -117,33 +117,4 @@ def _ratios(scores: list[NetworkScores]) -> Tensor:
     return torch.tensor([one.hidden.ratio for one in scores], dtype=torch.float64)
 
 
-STUDY = Study(
-    name="dong-binary",
-    paper="Dong",
-    where="Fig. 10; App. B.1",
-    title="Is the Hessian block-diagonal with two classes?",
-    settings={
-        "laptop": Setting(
-            options={
-                "data": "digits",
-                "num_units": 10,
-                "batch_size": 10,
-                "learning_rate": 0.05,
-                "num_seeds": 5,
-            },
-            note="Digits 0 and 1 of 8 × 8 pixels in place of the Forest data.",
-        ),
-        "paper": Setting(
-            options={
-                "data": "mnist",
-                "num_units": 10,
-                "batch_size": 10,
-                "learning_rate": 0.01,
-                "num_seeds": 5,
-            },
-            note="Digits 0 and 1 of MNIST in place of the Forest data.",
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("dong-binary", measure)

@@ -249,22 +249,4 @@ def _picture(case: tuple[str, str], panels: list[Panel]) -> Picture:
     )
 
 
-STUDY = Study(
-    name="dong-blocks",
-    paper="Dong",
-    where="Figs 4 to 7; (3), (5), (8), (9), (14), (15)",
-    title="Does the Hessian of a random network become block-diagonal as classes are added?",
-    settings={
-        "laptop": Setting(
-            options={"classes": (5, 25, 125), "dimension": 32, "num_units": 8, "shown": 50},
-            note="d = 32 and fewer classes; the paper has d = 64 and C = 10, 100, 1000.",
-        ),
-        "paper": Setting(
-            options={"classes": (10, 100, 1000), "dimension": 64, "num_units": 8, "shown": 100},
-            note="Of linear models with C = 1000 the corner of 100 classes is drawn; norms are of "
-            "all blocks. Classes have the same law, and the whole matrix is of 64 000².",
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("dong-blocks", measure)

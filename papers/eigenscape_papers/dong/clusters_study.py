@@ -127,30 +127,4 @@ def _picture(name: str, title: str, panels: list[Panel]) -> Picture:
     )
 
 
-STUDY = Study(
-    name="dong-clusters",
-    paper="Dong",
-    where="Figs 1, 11, 12; App. B.2",
-    title="Is it the number of classes or of clusters that makes the Hessian block-diagonal?",
-    settings={
-        "laptop": Setting(
-            options={
-                "num_units": 8,
-                "images": (192, 100, 128),
-                "inputs": {"dimension": 32, "num_samples": 1000},
-                "clusters": ((2, (2, 20, 50, 100)), (100, (100, 150, 200, 250))),
-            },
-            note="100 classes and 32 inputs in place of 500 and 64; images of 192 numbers.",
-        ),
-        "paper": Setting(
-            options={
-                "num_units": 8,
-                "images": (3072, 100, 128),
-                "inputs": {"dimension": 64, "num_samples": 5000},
-                "clusters": ((2, (2, 100, 250, 500)), (500, (500, 750, 1000, 1250))),
-            },
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("dong-clusters", measure)

@@ -358,40 +358,9 @@ def _losses_picture(losses: list[tuple[Any, ...]]) -> Picture:
     )
 
 
-_GPT = {
-    "model": "GPT-1x8x2",
-    "data": "digit-tokens",
-    "samples": 8,
-    "epochs": 60,
-    "learning_rate": 3e-3,
-    "num_seeds": 2,
-}
 _SHORT = Recipe(epochs=40, batch_size=32, optimizer=Adam(3e-3))
 _MLP = Cast("F-12^2", "digits", _SHORT, (0, 1, 2), samples=200, keep_epochs=(3,))
 _CONV = Cast("SmallConv-4-6", "digits", _SHORT, (0, 1), samples=100, keep_epochs=(3,))
-STUDY = Study(
-    name="dong-networks",
-    paper="Dong",
-    where="§1, App. A; beyond",
-    title="How block-diagonal are whole networks, and what do approximations by blocks lose?",
-    settings={
-        "laptop": Setting((_MLP, _CONV), {"num_products": 300, "dense": 2000, "transformer": _GPT}),
-        "paper": Setting(
-            (casts.MLP, casts.LENET),
-            {
-                "num_products": 4000,
-                "dense": 8000,
-                "transformer": {
-                    "model": "GPT-2x64x4",
-                    "data": "characters",
-                    "samples": 512,
-                    "epochs": 40,
-                    "learning_rate": 1e-3,
-                    "num_seeds": 2,
-                },
-            },
-            note="The paper has no such run; this one is for a GPU.",
-        ),
-    },
-    measure=measure,
+STUDY = Study.of(
+    "dong-networks", measure, {"laptop": (_MLP, _CONV), "paper": (casts.MLP, casts.LENET)}
 )

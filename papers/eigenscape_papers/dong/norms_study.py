@@ -391,36 +391,4 @@ def _picture(case: str, norms: Norms) -> Picture:
     )
 
 
-STUDY = Study(
-    name="dong-norms",
-    paper="Dong",
-    where="Figs 8, 9; Theorems 1, 2",
-    title="How fast do off-diagonal blocks vanish as classes are added?",
-    settings={
-        "laptop": Setting(
-            options={
-                "num_units": 8,
-                "linear": (256, 256, 1000),
-                "linear_classes": (10, 20, 50, 100, 200, 500, 1000),
-                "hidden": (200, 200, 200),
-                "hidden_classes": (10, 30, 100, 300, 1000, 3000),
-                "num_draws": 1000,
-            },
-            note="N = d = 256 and 200; the paper has 1000 and 300, and more repetitions.",
-        ),
-        "paper": Setting(
-            options={
-                "num_units": 8,
-                "linear": (1000, 1000, 1000),
-                "linear_classes": (10, 20, 50, 100, 200, 500, 1000),
-                "hidden": (300, 300, 200),
-                "hidden_classes": (10, 30, 100, 300, 1000, 3000),
-                "num_draws": 2000,
-            },
-            note="A repetition shares its data and its first classes among all C, and blocks that "
-            "have the same law are averaged; the paper draws one block anew for each C.",
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("dong-norms", measure)

@@ -114,31 +114,4 @@ def _normal(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-STUDY = Study(
-    name="dong-spectra",
-    paper="Dong",
-    where="(37), (55), (81); beyond the paper",
-    title="Which eigenvalues do single blocks have?",
-    settings={
-        "laptop": Setting(
-            options={
-                "dimension": 600,
-                "num_classes": 10,
-                "num_units": 8,
-                "ratios": (0.2, 1.0, 2.0),
-                "law": {"num_points": 128, "num_samples": 4096},
-            }
-        ),
-        "paper": Setting(
-            options={
-                "dimension": 2000,
-                "num_classes": 10,
-                "num_units": 8,
-                "ratios": (0.2, 1.0, 2.0),
-                "law": {"num_points": 256, "num_samples": 8192},
-            }
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("dong-spectra", measure)

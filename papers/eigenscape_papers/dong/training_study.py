@@ -214,34 +214,4 @@ def _losses(courses: dict[str, Course]) -> Picture:
     )
 
 
-STUDY = Study(
-    name="dong-training",
-    paper="Dong",
-    where="Figs 2, 3, 13; §3.1",
-    title="Do blocks stay and stripes go as a network is trained?",
-    settings={
-        "laptop": Setting(
-            options={
-                "data": {"dimension": 120, "num_classes": 120, "per_class": 10},
-                "num_units": 8,
-                "epochs": 300,
-                "batch_size": 100,
-                "learning_rate": 3e-3,
-            },
-            note="d = C = 120, N = 1200 and a learning rate of 3e-3; the paper has 500, 500, "
-            "5000 and 1e-4.",
-        ),
-        "paper": Setting(
-            options={
-                "data": {"dimension": 500, "num_classes": 500, "per_class": 10},
-                "num_units": 8,
-                "epochs": 2000,
-                "batch_size": 128,
-                "learning_rate": 1e-4,
-            },
-            note="The paper gives neither epochs nor batches: 2000 epochs in batches of 128 here.",
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("dong-training", measure)

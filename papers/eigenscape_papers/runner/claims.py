@@ -2,7 +2,7 @@
 
 The claims of the study wu-rank stand in `eigenscape_papers/wu/claims/wu-rank.toml`, one `[[claim]]`
 each. A text that several claims share stands once under `[texts]`; a claim then has
-`reason = { text = "its name" }`.
+`reason = { text = "its name" }`. What the study is called and what it runs may stand there too.
 """
 
 import dataclasses
@@ -25,6 +25,7 @@ from eigenscape.records import storable
 STATUSES = ("pass", "fail", "not run")
 SCALES = ("laptop", "paper")
 OWN = "own"  # the scale of a study of a user's network
+BOTH = "both"  # in a study's file, of settings that both scales have
 # What agreement proves; the headline counts the first alone.
 KINDS = {
     "measured": "could fail, and was fixed before the number was seen",
@@ -260,6 +261,7 @@ def summary(findings: Sequence[Finding]) -> str:
 
 # --- files ---------------------------------------------------------------------------------------
 
+_FACTS = ("paper", "where", "title", "own", "keeps", "keeps_by")
 _KEYS = tuple(key.name for key in dataclasses.fields(Claim))
 _REQUIRED = ("id", "where", "says", "theirs", "reason", "kind")
 _WAS = ("says", "low", "high", "ours")
@@ -272,11 +274,29 @@ _TYPES: dict[str, tuple[Any, str]] = {
 
 
 @cache
+def study_file(study: str) -> Mapping[str, Any]:
+    """Return what the file of a study says, as TOML has it.
+
+    Args:
+        study: Its name; the first part is the folder of the paper.
+
+    Returns:
+        Its tables "study", "settings", "texts" and "claim", as far as they are there; nothing for
+        a study that has no file.
+
+    Raises:
+        FileError: If the file is no TOML, or holds something else.
+    """
+    path = files("eigenscape_papers") / study.partition("-")[0] / "claims" / f"{study}.toml"
+    return _tables(path.read_text("utf-8"), path.name) if path.is_file() else {}
+
+
+@cache
 def claims_of(study: str) -> tuple[Claim, ...]:
     """Return the claims of a study, from its file.
 
     Args:
-        study: Its name; the first part is the folder of the paper.
+        study: Its name.
 
     Returns:
         The claims in the order of the file; none for a study that has no file.
@@ -284,8 +304,8 @@ def claims_of(study: str) -> tuple[Claim, ...]:
     Raises:
         FileError: If the file is not as it should be.
     """
-    path = files("eigenscape_papers") / study.partition("-")[0] / "claims" / f"{study}.toml"
-    return parse_claims(path.read_text("utf-8"), path.name) if path.is_file() else ()
+    tables = study_file(study)
+    return _claims(tables, f"{study}.toml") if tables else ()
 
 
 @cache
@@ -326,11 +346,21 @@ def parse_claims(text: str, name: str) -> tuple[Claim, ...]:
     Raises:
         FileError: If something is missing, unknown or of another kind than it should be.
     """
+    return _claims(_tables(text, name), name)
+
+
+def _tables(text: str, name: str) -> dict[str, Any]:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FileError(f"{name} must be TOML; at {error}. Mend it there.") from error
-    _require_keys(content, ("claim", "texts"), name)
+    _require_keys(content, ("study", "settings", "claim", "texts"), name)
+    _require_keys(content.get("study", {}), _FACTS, f"{name}, [study]")
+    _require_keys(content.get("settings", {}), (BOTH, *SCALES), f"{name}, [settings]")
+    return content
+
+
+def _claims(content: Mapping[str, Any], name: str) -> tuple[Claim, ...]:
     texts, entries = content.get("texts", {}), content.get("claim", [])
     if not entries:
         raise FileError(f"{name} must hold a `[[claim]]` or more; it has none. Write one.")

@@ -14,13 +14,22 @@ import torch
 
 from eigenscape.errors import (
     ConvergenceWarning,
+    FileError,
     InvalidArgumentError,
     UnknownNameError,
     require_choice,
 )
 from eigenscape.records import Picture, Status
 from eigenscape_papers.runner.cast import Cast
-from eigenscape_papers.runner.claims import OWN, Claim, Measured, claims_of
+from eigenscape_papers.runner.claims import (
+    BOTH,
+    OWN,
+    SCALES,
+    Claim,
+    Measured,
+    claims_of,
+    study_file,
+)
 from eigenscape_papers.runner.portrait import left_out
 from eigenscape_papers.runner.study_result import CONVERGED, DOUBT, Sheet, StudyResult
 from eigenscape_papers.runner.workshop import Networks, Trained, Workshop, device_name, told_again
@@ -83,6 +92,10 @@ class Study:
         measure: Does the work.
         own: Whether a user's own network may take the place of the casts.
         claims: What the paper says; by default those of the file with the study's name.
+        keeps: What it calls that which it measures of its networks and a workshop keeps; by
+            default what the file says. Empty where nothing is kept.
+        keeps_by: "cast" where each cast is measured by itself, "label" where those of one label
+            are measured together.
     """
 
     name: str
@@ -93,11 +106,57 @@ class Study:
     measure: Callable[[Setting, Workshop], Outcome]
     own: bool = True
     claims: tuple[Claim, ...] = ()
+    keeps: str = ""
+    keeps_by: str = "cast"
 
     def __post_init__(self) -> None:
-        """Read the claims."""
+        """Read the claims, and what is kept."""
         if not self.claims:
             object.__setattr__(self, "claims", claims_of(self.name))
+        facts = study_file(self.name).get("study", {})
+        for key in {"keeps", "keeps_by"} & facts.keys():
+            object.__setattr__(self, key, facts[key])
+        require_choice(self.keeps_by, ("cast", "label"), f"Study({self.name!r}, keeps_by=...)")
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        measure: Callable[[Setting, Workshop], Outcome],
+        casts: Mapping[str, tuple[Cast, ...]] | None = None,
+    ) -> "Study":
+        """Return a study whose title and settings stand in its file, above its claims.
+
+        `[study]` has `paper`, `where`, `title`, and `own = false` where no other networks fit.
+        `[settings.laptop]` and `[settings.paper]` have the options of a scale and its `note`; those
+        of `[settings.both]` hold for both.
+
+        Args:
+            name: Its name, that of the file.
+            measure: Does the work.
+            casts: The networks of each scale, for a study that has some.
+
+        Returns:
+            The study.
+
+        Raises:
+            FileError: If something is missing in the file, or unknown.
+        """
+        tables = study_file(name)
+        facts, scales = tables.get("study", {}), tables.get("settings", {})
+        needed = {"paper", "where", "title"} - facts.keys() | set(SCALES) - scales.keys()
+        if needed:
+            raise FileError(
+                f"{name}.toml must have `[study]` with paper, where and title, and settings for "
+                f"{list(SCALES)}; it has {sorted(facts)} and {sorted(scales)}. Add "
+                f"{sorted(needed)}."
+            )
+        settings = {}
+        for scale in SCALES:
+            options = {**scales.get(BOTH, {}), **scales[scale]}
+            note = options.pop("note", "")
+            settings[scale] = Setting((casts or {}).get(scale, ()), _tuples(options), note)
+        return cls(name, settings=settings, measure=measure, **facts)
 
     def setting(self, scale: str, own: Cast | None = None) -> Setting:
         """Return what is run.
@@ -121,6 +180,13 @@ class Study:
                 "`--model`. `eigenscape study` lists those that do."
             )
         return dataclasses.replace(self.settings[scale], casts=(own,), note="")
+
+
+def _tuples(value: Any) -> Any:
+    """Return values of TOML with tuples for its lists, as records have them."""
+    if isinstance(value, Mapping):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def of_each_cast(

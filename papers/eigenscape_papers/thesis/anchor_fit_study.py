@@ -369,45 +369,4 @@ def _density(values: Tensor, colour: str, *, dashed: bool) -> Line:
     return Line(rounded((edges[1:] + edges[:-1]) / 2), rounded(counts), colour, dashed=dashed)
 
 
-def _options(**changes: Any) -> dict[str, Any]:
-    return {
-        "num_contexts": 2000,
-        "num_words": 200,
-        "num_top": (0, 1, 3, 10, 30, 100, 300),
-        "model": "GPT-2x64x4",
-        "samples": 1000,
-        "epochs": 6,
-        "batch_size": 16,
-        "num_seeds": 2,
-        "windows": 200,
-    } | changes
-
-
-STUDY = Study(
-    name="thesis-anchor-fit",
-    paper="Thesis",
-    where="Figs 3.1 to 3.3, B.1 to B.4, Tables 3.1, B.2",
-    title="Is the log partition function of a language model's bulk linear in its state?",
-    settings={
-        "laptop": Setting(
-            options=_options(),
-            note="No pretrained weights are at hand; small transformers on a text stand in.",
-        ),
-        "paper": Setting(
-            options=_options(
-                num_contexts=20_000,
-                num_words=2000,
-                model="GPT-4x128x4",
-                samples=7_500,
-                epochs=30,
-                batch_size=32,
-                num_seeds=3,
-                windows=1000,
-            ),
-            note="The thesis has GPT-2 and OPT on WikiText-2; `read_gpt2` and `output_states` run "
-            "its Table B.2 for those who have the weights.",
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("thesis-anchor-fit", measure)

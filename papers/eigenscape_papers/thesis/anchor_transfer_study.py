@@ -272,31 +272,4 @@ def _panel(students: list[Transfer], title: str) -> Panel:
     return Panel(marks, Axis("ε_KL (nats)", log=True), Axis("ε_CLS", log=True), title)
 
 
-def _options(**changes: Any) -> dict[str, Any]:
-    return {
-        "num_contexts": 4000,
-        "num_words": 60,
-        "num_interesting": 2,
-        "disturbances": (0.1, 0.2, 0.3, 0.4, 0.6, 0.8),
-        "num_seeds": 3,
-        "few": (1, 2, 3, 4),
-    } | changes
-
-
-STUDY = Study(
-    name="thesis-anchor-transfer",
-    paper="Thesis",
-    where="Theorems 3.3.1, 3.3.2, 3.5.7, Lemmas 3.5.9 to 3.5.13",
-    title="What does a small divergence over words say about a task?",
-    settings={
-        "laptop": Setting(options=_options()),
-        "paper": Setting(
-            options=_options(
-                num_contexts=20_000, num_words=1000, num_seeds=5, few=(1, 2, 5, 10, 20)
-            ),
-            note="The thesis has no experiment here; this is a larger sample.",
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("thesis-anchor-transfer", measure)

@@ -154,32 +154,4 @@ def _picture(rows: list[tuple[float, ...]]) -> Picture:
     )
 
 
-STUDY = Study(
-    name="thesis-coding-theory",
-    paper="Thesis",
-    where="Theorems 2.3.2, 2.3.6, A.1.1, Lemma A.1.2",
-    title="Does a dictionary beat the truth, and does masking take its advantage away?",
-    settings={
-        "laptop": Setting(
-            options={
-                "dimension": 12,
-                "num_atoms": 16,
-                "noise": 0.1,
-                "num_samples": 2000,
-                "num_masked": 20_000,
-            }
-        ),
-        "paper": Setting(
-            options={
-                "dimension": 20,
-                "num_atoms": 30,
-                "noise": 0.05,
-                "num_samples": 10_000,
-                "num_masked": 200_000,
-            },
-            note="The thesis has no numbers for these theorems; this is a larger sample.",
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("thesis-coding-theory", measure)

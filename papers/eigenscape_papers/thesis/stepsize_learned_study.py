@@ -56,14 +56,8 @@ _OBJECTIVES = {"TbT": "training", "TbV": "validation"}
 _TINTS = {"TbT": "gauss_newton", "TbV": "hessian", "SGD": "muted"}
 _WINDOWS = 100  # points of a curve of meta-objectives
 _COURSE = ("steps", "train_losses", "train_accuracies", "judged_losses", "test_accuracies")
+_ALL = "all"  # in place of a number of samples
 _NEW = 10_000  # number of the first problem that no rule was learned on
-_OURS = (
-    "Rules and their learning are those of the thesis's public code where the text is silent or "
-    "says otherwise: features in units of their root mean square over a tensor, no second "
-    "derivatives, all samples fitted once a rule is learned. SGD fits all samples once its rate is "
-    "found."
-)
-
 Case = tuple[int, float]
 Courses = Mapping[str, Sequence[Course]]
 Samples = tuple[Tensor, Tensor]  # features and classes
@@ -87,7 +81,7 @@ def parts(options: Mapping[str, Any], data: Samples) -> list[Part]:
     """Return all parts, case by case."""
     wanted = []
     for n, noise in options["cases"]:
-        case = (len(data[0]) if n is None else n, noise)
+        case = (len(data[0]) if n == _ALL else n, noise)
         for seed in range(options["num_rules"]):
             wanted += [Part(case, name, seed) for name in _OBJECTIVES]
         wanted.append(Part(case, "SGD"))
@@ -177,8 +171,9 @@ def _keep(
 
 def _learning(rule: Part, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return how its rule is learned; with fewest samples it may be for longer."""
-    fewest = min((n for n, _ in options["cases"] if n is not None), default=None)
-    return {**options["learning"], **(options["few"] if rule.case[0] == fewest else {})}
+    fewest = min((n for n, _ in options["cases"] if n != _ALL), default=None)
+    learning = {**options["learning"], **(options["few"] if rule.case[0] == fewest else {})}
+    return {name: None if value == _ALL else value for name, value in learning.items()}
 
 
 def _place(rule: Part, options: Mapping[str, Any], workshop: Workshop) -> Path:
@@ -400,64 +395,4 @@ def _middle(values: Tensor, colour: str, label: str | None) -> list[Mark]:
     return [band, Line(x, rounded(middle), colour, label)]
 
 
-STUDY = Study(
-    name="thesis-stepsize-learned",
-    paper="Thesis",
-    where="Figs 5.4, 5.5, D.1 to D.3",
-    title="Should an optimiser be learned on training loss or on validation loss?",
-    settings={
-        "laptop": Setting(
-            options={
-                "data": "digits",
-                "hidden": (16,),
-                "widths": (32,),
-                "cases": ((200, 0.0), (200, 0.2), (None, 0.0), (None, 0.2)),
-                "learning": {
-                    "num_trajectories": 1,
-                    "segments": (10, 10.0),
-                    "lengths": (50, 50.0),
-                    "judge_size": 200,
-                },
-                "few": {"num_trajectories": 2, "judge_size": None},
-                "num_rules": 1,
-                "num_tests": 5,
-                "steps": 1000,
-                "looks": 25,
-                "rates": (0.03, 0.1, 0.3, 1.0),
-            },
-            note="Digits in place of MNIST, networks 64-16-10 in place of 784-100-20-10, 200 "
-            "samples in place of 1000, and all 1437. With 200 samples a rule is learned from 200 "
-            "runs in place of 300, of a third of their steps; with all from 100, judged on 200 "
-            "samples at a time. Fewer runs are too few: after 60 of 600 steps one of two rules of "
-            f"TbV ended at 0.83, the other at 0.53. {_OURS}",
-        ),
-        "paper": Setting(
-            options={
-                "data": "mnist",
-                "hidden": (100, 20),
-                "widths": (32,),
-                "cases": (
-                    (1000, 0.0),
-                    (1000, 0.2),
-                    (12_000, 0.0),
-                    (12_000, 0.2),
-                    (None, 0.0),
-                    (None, 0.2),
-                ),
-                "learning": {"num_trajectories": 1, "judge_size": 1000},
-                "few": {"num_trajectories": 3, "judge_size": None},
-                "num_rules": 1,
-                "num_tests": 5,
-                "steps": 4000,
-                "looks": 40,
-                "rates": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
-            },
-            note="With 1000 samples a rule is learned from three runs of each of 100 problems, as "
-            "in the thesis; with more from one run, about 4000 steps of the rule as at laptop "
-            "scale, and judged on 1000 samples at a time, where the thesis's code takes all. "
-            f"{_OURS} 4000 steps at every size, where the thesis has 40 000 with all samples.",
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("thesis-stepsize-learned", measure)

@@ -215,18 +215,4 @@ def _picture(H: torch.Tensor, w: torch.Tensor, q: Quadratic) -> Picture:
     )
 
 
-STUDY = Study(
-    name="thesis-stepsize-quadratic",
-    paper="Thesis",
-    where="§5.3, Fig. 5.1, Tables D.1, D.2, Theorems 5.3.1, 5.3.2",
-    title="Can the step size of a quadratic be learned by gradient descent?",
-    settings={
-        "laptop": Setting(options={"num_seeds": 3, "num_meta_steps": 400}),
-        "paper": Setting(
-            options={"num_seeds": 20, "num_meta_steps": 1000},
-            note="The thesis has one draw of the quadratic; here there are twenty.",
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("thesis-stepsize-quadratic", measure)

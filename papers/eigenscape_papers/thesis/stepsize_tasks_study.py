@@ -35,8 +35,6 @@ from eigenscape_papers.stepsize import (
     task_losses,
 )
 
-_SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)  # n over d
-_OPEN = "The thesis does not say which σ and n its figures have."
 # An independent computation with 30 tasks: (σ, n), test error of TbT and of TbV.
 REFERENCE = {
     (0.5, 500): (0.997, 1.031),
@@ -273,39 +271,4 @@ def _step_picture(curves: list[tuple[float, ...]]) -> Picture:
     )
 
 
-STUDY = Study(
-    name="thesis-stepsize-tasks",
-    paper="Thesis",
-    where="§5.4, Figs 5.2, 5.3, App. D.2 to D.4",
-    title="Should a step size be learned on training loss or on validation loss?",
-    settings={
-        "laptop": Setting(
-            options={
-                "dimension": 400,
-                "num_tasks": 60,
-                "noises": (0.25, 0.5, 0.75, 1.0, 1.5, 2.0),
-                "shares": _SHARES,
-                "small": 100,
-                "num_small": 100,
-                "stochastic": 20,
-                "passes": 4000,
-            },
-            note=f"d = 400 and 60 tasks in place of 1000 and 300. {_OPEN}",
-        ),
-        "paper": Setting(
-            options={
-                "dimension": 1000,
-                "num_tasks": 300,
-                "noises": (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0),
-                "shares": _SHARES,
-                "small": 200,
-                "num_small": 300,
-                "stochastic": 30,
-                "passes": 12_000,
-            },
-            note=_OPEN,
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = Study.of("thesis-stepsize-tasks", measure)

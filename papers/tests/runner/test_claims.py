@@ -1,6 +1,7 @@
 import json
 import math
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -172,7 +173,13 @@ def test_an_end_that_is_absent_is_infinite() -> None:
     ("old", "new", "words"),
     [
         ("low = 9.5", "low = ", r"x\.toml must be TOML; at .*line 11.* Mend it there"),
-        ("[[claim]]", "[[claims]]", r"one of \['claim', 'texts'\]; got 'claims'. Nearest: 'claim'"),
+        ("[[claim]]", "[[claims]]", r"'claim', 'texts'\]; got 'claims'. Nearest: 'claim'"),
+        (
+            "[texts]",
+            "[study]\nkept = 1\n[texts]",
+            r"\[study\]: a key must be .*; got 'kept'. Nearest",
+        ),
+        ("[texts]", "[settings.desk]\n[texts]", r"\[settings\]: a key must be .*; got 'desk'"),
         ("theirs =", "their =", r"claim 1: a key must be .*; got 'their'. Nearest: 'theirs'"),
         ('theirs = "12.3"\n', "", r"ratio\) must have .*; \['theirs'\] are missing. Add them"),
         ('"measured"', '"mesured"', r"`kind` must be .*; got 'mesured'. Nearest: 'measured'"),
@@ -232,8 +239,7 @@ def test_shared_texts_are_used() -> None:
     package = Path(__file__).parents[2] / "eigenscape_papers"
     for path in package.glob("*/claims/*.toml"):
         text = path.read_text("utf-8")
-        head = text.partition("[[claim]]")[0]
-        for name in re.findall(r"^([a-z0-9-]+) = ", head, re.MULTILINE):
+        for name in tomllib.loads(text).get("texts", {}):
             assert f'{{ text = "{name}" }}' in text, (path.name, name)
 
 

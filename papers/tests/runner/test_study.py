@@ -10,7 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from eigenscape.errors import ConvergenceWarning, InvalidArgumentError, UnknownNameError
+from eigenscape.errors import (
+    ConvergenceWarning,
+    FileError,
+    InvalidArgumentError,
+    UnknownNameError,
+)
 from eigenscape.records import Status, pack
 from eigenscape.report._matplotlib import make_figure
 from eigenscape.report._plotly import plots
@@ -31,6 +36,7 @@ from eigenscape_papers.runner import (
     run_study,
     write_result,
 )
+from eigenscape_papers.runner import study as study_module
 from eigenscape_papers.studies import STUDIES
 from papers.tests.conftest import RECIPE, TINY
 
@@ -59,6 +65,34 @@ def test_products_with_deep_convolutions_are_in_float32(study: Study) -> None:
         deep = any(cast.model.startswith(("VGG", "ResNet")) for cast in setting.casts)
         expected = torch.float32 if deep and not forward_only else torch.float64
         assert setting.dtype == expected
+
+
+def test_title_and_settings_stand_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists come as tuples; what one scale says goes before what holds for both."""
+    facts = {"paper": "Wu", "where": "Fig. 0", "title": "Is one one?", "keeps": "ones"}
+    settings = {
+        "both": {"k": 3, "sizes": [[1, 2], {"n": [3]}]},
+        "laptop": {"note": "small"},
+        "paper": {"k": 9},
+    }
+    tables = {"study": facts, "settings": settings}
+    monkeypatch.setattr(study_module, "study_file", lambda name: tables)
+    monkeypatch.setattr(study_module, "claims_of", lambda name: ())
+    study = Study.of("made-up", lambda *_: Outcome({}), {"laptop": (TINY,)})
+    assert (study.paper, study.where, study.title) == ("Wu", "Fig. 0", "Is one one?")
+    assert (study.own, study.keeps, study.keeps_by) == (True, "ones", "cast")
+    sizes = ((1, 2), {"n": (3,)})
+    assert study.settings == {
+        "laptop": Setting((TINY,), {"k": 3, "sizes": sizes}, "small"),
+        "paper": Setting((), {"k": 9, "sizes": sizes}),
+    }
+    assert settings["laptop"] == {"note": "small"}  # the file's own tables stay what they are
+    facts["keeps_by"] = "seed"
+    with pytest.raises(InvalidArgumentError, match="'cast', 'label'; got 'seed'"):
+        Study.of("made-up", lambda *_: Outcome({}))
+    del facts["title"], settings["paper"]
+    with pytest.raises(FileError, match=r"made-up.toml must have .* Add \['paper', 'title'\]"):
+        Study.of("made-up", lambda *_: Outcome({}))
 
 
 # --- running -------------------------------------------------------------------------------------
