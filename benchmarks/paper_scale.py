@@ -44,21 +44,6 @@ from eigenscape_papers.wu._table_9 import TABLE_9
 SMALL = ("bounds", "rules", "measured")  # folders of a shop whose finished parts are small files
 KEPT = ("*/seed-*/*.json", "*/*.safetensors")
 UNFINISHED = "rules/*/unfinished-*"  # folders of rules that are being learned, in a shop
-# By study: what it calls a part, and whether casts of one label are measured together.
-KEPT_BY_CAST = {
-    "papyan-attribution": ("attribution", False),
-    "papyan-dynamics": ("dynamics", False),
-    "papyan-kronecker": ("kronecker", False),
-    "papyan-layers": ("layers", False),
-    "papyan-spectra": ("spectra", False),
-    "wu-2020-layers": ("autocorrelation", False),
-    "wu-autocorrelation": ("autocorrelation", False),
-    "wu-correspondence": ("correspondence", False),
-    "wu-correspondence-deep": ("correspondence", False),
-    "wu-full-hessian": ("full-hessian", False),
-    "wu-output-space": ("output-space", False),
-    **{f"wu-overlap{end}": ("overlap", True) for end in ("", "-trainings", "-widths", "-deep")},
-}
 
 
 class OverError(Exception):
@@ -299,7 +284,7 @@ def measure_next(run: Run, study: Study, workshop: Workshop, tried: set[str]) ->
     """
     setting = study.settings[run.scale]
     for cast in setting.casts:
-        casts = _together(cast, study, run.scale)
+        casts = study.measured_with(cast, run.scale)
         is_ready = bool(casts) and all(_is_trained(run, each) for each in casts)
         if cast.key in tried or not is_ready or _is_measured(cast, study, run.scale, workshop):
             continue
@@ -336,23 +321,9 @@ def _is_trained(run: Run, cast: Cast) -> bool:
     return (run.shop / "networks" / cast.key / "cast.json").is_file()
 
 
-def _together(cast: Cast, study: Study, scale: str) -> list[Cast]:
-    """Return the casts that are measured together with one, itself among them; none if none is."""
-    what = KEPT_BY_CAST.get(study.name)
-    if what is None:
-        return []
-    _, is_grouped = what
-    others = study.settings[scale].casts
-    return [each for each in others if each.label == cast.label] if is_grouped else [cast]
-
-
 def _is_measured(cast: Cast, study: Study, scale: str, workshop: Workshop) -> bool:
     """Tell whether what the study measures of a cast is kept."""
-    casts, setting = _together(cast, study, scale), study.settings[scale]
-    if not casts:
-        return False
-    ours = dataclasses.replace(workshop, dtype=setting.dtype)
-    path = ours.part_file(KEPT_BY_CAST[study.name][0], casts, setting.options)
+    path = study.keeps_file(cast, scale, workshop)
     return path is not None and path.is_file()
 
 

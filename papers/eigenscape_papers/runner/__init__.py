@@ -24,6 +24,8 @@ from eigenscape_papers.runner.draw import overlaps_panel as overlaps_panel
 from eigenscape_papers.runner.draw import rounded as rounded
 from eigenscape_papers.runner.draw import spectrum as spectrum
 from eigenscape_papers.runner.draw import values_panel as values_panel
+from eigenscape_papers.runner.judging import Judged as Judged
+from eigenscape_papers.runner.judging import judge_stored as judge_stored
 from eigenscape_papers.runner.portrait import Portrait as Portrait
 from eigenscape_papers.runner.portrait import last_layer as last_layer
 from eigenscape_papers.runner.portrait import layer_obstacles as layer_obstacles

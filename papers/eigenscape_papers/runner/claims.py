@@ -77,6 +77,8 @@ class Claim:
         scales: Where the claim is meant to hold.
         network: The network that `says` names and that a user's own takes the place of.
         was: Of a revised claim, what was checked at first: `says`, `low`, `high`, `ours`.
+        number: Where the number stands in the tables of the study, for a claim that the study's
+            function does not measure itself: see `runner.judging`.
 
     Examples:
         >>> claim = Claim("wu.x", "Table 6", "the ratio", "12.3", low=9.7, reason="their range")
@@ -96,6 +98,7 @@ class Claim:
     scales: tuple[str, ...] = (*SCALES, OWN)
     network: str = ""
     was: Mapping[str, str | float] = field(default_factory=dict)
+    number: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def paper(self) -> str:
@@ -265,11 +268,14 @@ _FACTS = ("paper", "where", "title", "own", "keeps", "keeps_by")
 _KEYS = tuple(key.name for key in dataclasses.fields(Claim))
 _REQUIRED = ("id", "where", "says", "theirs", "reason", "kind")
 _WAS = ("says", "low", "high", "ours")
+_NUMBER = ("table", "column", "rows", "take")
+TAKES = ("only", "mean", "least", "largest")
 _TYPES: dict[str, tuple[Any, str]] = {
     "low": (int | float, "a number"),
     "high": (int | float, "a number"),
     "scales": (list, "a list of scales"),
     "was": (dict, "a table"),
+    "number": (dict, "a table"),
 }
 
 
@@ -391,6 +397,11 @@ def _claim(entry: Mapping[str, Any], texts: Mapping[str, str], where: str) -> Cl
     _require_keys(values.get("was", {}), _WAS, f"{where}: `was`")
     if "was" in values and values["kind"] != "revised":
         raise FileError(f"{where}: `was` is for a claim of kind 'revised'; got {values['kind']!r}.")
+    if number := values.get("number"):
+        _require_keys(number, _NUMBER, f"{where}: `number`")
+        _require_names([number.get("take", TAKES[0])], TAKES, f"{where}: `number`: `take`")
+        if not {"table", "column"} <= number.keys():
+            raise FileError(f"{where}: `number` must have `table` and `column`; got {number}.")
     claim = Claim(**values)
     if claim.expected() == "any" or not claim.low <= claim.high:
         raise FileError(

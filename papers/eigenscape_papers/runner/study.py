@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -32,6 +33,7 @@ from eigenscape_papers.runner.claims import (
 )
 from eigenscape_papers.runner.portrait import left_out
 from eigenscape_papers.runner.study_result import CONVERGED, DOUBT, Sheet, StudyResult
+from eigenscape_papers.runner.tables import read_number
 from eigenscape_papers.runner.workshop import Networks, Trained, Workshop, device_name, told_again
 
 T = TypeVar("T")
@@ -181,6 +183,39 @@ class Study:
             )
         return dataclasses.replace(self.settings[scale], casts=(own,), note="")
 
+    def measured_with(self, cast: Cast, scale: str) -> list[Cast]:
+        """Return the networks that are measured and kept together with one.
+
+        Args:
+            cast: One of the scale's.
+            scale: "laptop" or "paper".
+
+        Returns:
+            They, the one among them; none if the study keeps nothing.
+        """
+        if not self.keeps:
+            return []
+        if self.keeps_by == "cast":
+            return [cast]
+        return [each for each in self.settings[scale].casts if each.label == cast.label]
+
+    def keeps_file(self, cast: Cast, scale: str, workshop: Workshop) -> Path | None:
+        """Return where a workshop keeps what is measured of a network; None for nowhere.
+
+        Args:
+            cast: One of the scale's.
+            scale: "laptop" or "paper".
+            workshop: Where.
+
+        Returns:
+            The file; it need not be there.
+        """
+        casts, setting = self.measured_with(cast, scale), self.settings[scale]
+        if not casts:
+            return None
+        shop = dataclasses.replace(workshop, dtype=setting.dtype)
+        return shop.part_file(self.keeps, casts, setting.options)
+
 
 def _tuples(value: Any) -> Any:
     """Return values of TOML with tuples for its lists, as records have them."""
@@ -246,6 +281,8 @@ def run_study(
     if unknown:
         raise UnknownNameError(f"`{study.name}` measured what none of its claims says: {unknown}.")
     claimed = outcome.by_name | outcome.measured
+    looked_up, lacking = _looked_up(study.claims, claimed, outcome.sheets)
+    claimed |= looked_up
     measured = {claim.id: claimed[claim.id] for claim in study.claims if claim.id in claimed}
     earlier = outcome.earlier or _all_earlier(shop.asked.values())
     return StudyResult(
@@ -273,6 +310,7 @@ def run_study(
                 _elsewhere(shop.asked.values()),
                 "" if own is None else _left_out(shop.asked.get(own.key)),
                 *outcome.notes,
+                *lacking,
             )
             if note
         ),
@@ -280,6 +318,20 @@ def run_study(
         device=", ".join(sorted(earlier)) or device_name(workshop.device),
         network="" if own is None else own.model,
     )
+
+
+def _looked_up(
+    claims: Sequence[Claim], claimed: Collection[str], sheets: Sequence[Sheet]
+) -> tuple[dict[str, Measured], list[str]]:
+    """Return the numbers of those claims that say where in the tables theirs stands, and notes."""
+    numbers, notes = {}, []
+    for claim in claims:
+        if claim.number and claim.id not in claimed:
+            try:
+                numbers[claim.id] = read_number(sheets, claim.number)
+            except FileError as error:
+                notes.append(f"{claim.id} was not measured: {error}.")
+    return numbers, notes
 
 
 def _for_files(pictures: Sequence[Picture]) -> tuple[Picture, ...]:

@@ -99,6 +99,20 @@ def test_the_pages_are_written(cli: Cli, records: Path) -> None:
     assert f"| `{FAILS}`" in Path("docs/papers/wu-two-layer.md").read_text()
 
 
+def test_a_study_is_chosen_and_judged(cli: Cli, records: Path) -> None:
+    chosen = json.loads(cli("claims", "wu-two-layer", "--json").stdout)
+    assert {entry["id"] for entry in chosen} == {c.id for c in STUDIES["wu-two-layer"].claims}
+    refused = cli("claims", "wu-two-layers")
+    assert (refused.exit_code, "'wu-two-layer'" in refused.stderr) == (2, True)
+    # None of its claims says where its number stands, and the record has no table.
+    before = (records / "wu-two-layer-paper.json").read_text()
+    text = " ".join(cli("claims", "wu-two-layer", "--judge").stdout.split())
+    assert "No claim was judged" in text
+    assert "it has no `number`; tables: none; no table has a number for each layer" in text
+    assert (records / "wu-two-layer-paper.json").read_text() == before
+    assert json.loads(cli("claims", "wu-two-layer", "--judge", "--json").stdout) == chosen
+
+
 def test_help_has_an_example(cli: Cli) -> None:
     text = cli("claims", "--help").stdout
     assert re.search(r"Examples:\n    eigenscape claims", text)
