@@ -101,8 +101,8 @@ TESTED_ELSEWHERE = {
 # Tests with no file of a package opposite them. A folder ends in a slash.
 EXTRA_TESTS = (
     "tests/test_architecture.py", "tests/test_final_classes.py", "tests/test_hops.py",
-    "tests/cases.py", "tests/distributed_jobs.py",
-    "tests/small_net.py", "tests/spaces.py", "tests/linalg/matrices.py", "tests/report/samples.py",
+    "tests/test_wheels.py", "tests/cases.py", "tests/distributed_jobs.py", "tests/small_net.py",
+    "tests/spaces.py", "tests/linalg/matrices.py", "tests/report/samples.py",
     "tests/contracts/", "tests/browser/", "tests/docs/", "tests/faults/", "tests/fuzz/",
     "tests/golden/", "tests/gpu/", "tests/oracles/", "tests/strangers/", "papers/tests/contracts/",
     "papers/tests/gpu/",
