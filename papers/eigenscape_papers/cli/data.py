@@ -52,7 +52,7 @@ def fetch(name: Name, data_dir: DataDir = None, quiet: Quiet = False, debug: Deb
     Examples:
       eigenscape data fetch fashion-mnist --data-dir my-data
 
-    A download that broke off is continued by the same command.
+    Interrupted, the same command goes on with the files that are not there yet.
     """
     from eigenscape_papers import datasets as sets
 

@@ -1,23 +1,23 @@
-"""Get missing data files: https only, checked before they get their names, resumed where broken."""
+"""Get missing data files: https only, and checked before they get their names."""
 
-import http.client
 import os
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import pooch
+import requests
 
 from eigenscape.errors import DataError, InvalidArgumentError
 from eigenscape.records import ProgressCallback, Ticker
 from eigenscape_papers.datasets._specs import FileSet, Form
-from eigenscape_papers.datasets.files import checksum_problem, data_folders, locate_files
+from eigenscape_papers.datasets.files import data_folders, locate_files
 
-# How often one address is asked; each new attempt goes on where the last one broke off.
-_ATTEMPTS = 3
+_ATTEMPTS = 3  # so often one address is asked, where the connection breaks
 _TIMEOUT_SECONDS = 30.0
 _CHUNK = 1 << 16
+_HEADERS = {"User-Agent": "eigenscape", "Accept-Encoding": "identity"}
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -30,8 +30,8 @@ def fetch_files(
 ) -> Path:
     """Download what a folder lacks; what is damaged is replaced, what is sound is left alone.
 
-    A file is written as `….part`, compared with its checksum, and only then renamed, so that a
-    killed download never looks like a file. Called again, it continues.
+    A file is written under another name, compared with its checksum, and only then renamed, so
+    that a download that breaks or is killed never looks like a file.
 
     Args:
         file_set: The files.
@@ -63,7 +63,7 @@ def fetch_files(
     for form, target in wanted:
         try:
             target.mkdir(parents=True, exist_ok=True)
-            _fetch_one(file_set.name, form, target / form.name, bases, progress)
+            _fetch_one(file_set.name, form, target, bases, progress)
         except OSError as error:  # the disk's; those of the network are dealt with below
             raise DataError(
                 f"`fetch({file_set.name!r})` cannot write {target / form.name}: {error}. Name "
@@ -75,103 +75,79 @@ def fetch_files(
 def _fetch_one(
     set_name: str,
     form: Form,
-    path: Path,
+    folder: Path,
     bases: Sequence[str],
     progress: ProgressCallback | None,
 ) -> None:
-    partial_file = path.with_name(f"{path.name}.part")
-    reasons = []
+    pooch.get_logger().setLevel("WARNING")  # what it does is told by `progress`
+    reasons: list[str] = []
+    responses: list[requests.Response] = []
+
+    def look_at(response: requests.Response, **_: Any) -> None:
+        responses.append(response)
+        if response.is_redirect:  # only to where the first address could have led, too
+            _secure(urljoin(response.url, response.headers["location"]))
+
     for base in bases:
-        url = urllib.parse.urljoin(base, form.name)
+        url = urljoin(base, form.name)
         for _ in range(_ATTEMPTS):
-            problem, again = _pull(url, partial_file, form, f"{set_name}: {form.name}", progress)
-            if not problem:
-                problem = checksum_problem(partial_file, form)
-                if not problem:
-                    os.replace(partial_file, path)
-                    return
-                partial_file.unlink()  # wrong bytes are no beginning to continue from
+            download = pooch.HTTPDownloader(
+                progressbar=_Bytes(
+                    Ticker(progress, f"{set_name}: {form.name}", form.size or 0), form
+                ),
+                chunk_size=_CHUNK,
+                timeout=_TIMEOUT_SECONDS,
+                headers=_HEADERS,
+                hooks={"response": look_at},
+            )
+            try:
+                pooch.retrieve(url, form.checksum, form.name, folder, downloader=download)
+            except requests.HTTPError as error:
+                code, reason = error.response.status_code, error.response.reason
+                problem, again = f"the server answered {code} {reason}", code in (500, 503)
+            except requests.RequestException as error:
+                problem, again = f"the connection broke ({error})", True
+            except (ValueError, InvalidArgumentError) as error:  # the checksum's; a redirection's
+                problem, again = str(error).rstrip("."), False
+            else:
+                return
+            finally:
+                for response in responses:  # pooch leaves one open whose connection broke
+                    response.close()
             reasons.append(f"{url}: {problem}")
             if not again:
                 break
     raise DataError(
         f"`fetch({set_name!r})` could not get {form.name} ({form.checksum}, {form.size} bytes): "
         f"{'; '.join(dict.fromkeys(reasons)) or 'there is no mirror'}. Check the network, or put "
-        f"the file at {path} yourself."
+        f"the file at {folder / form.name} yourself."
     )
 
 
-def _pull(
-    url: str, partial_file: Path, form: Form, task: str, progress: ProgressCallback | None
-) -> tuple[str, bool]:
-    """Bring `partial_file` to its full size; return what went wrong and whether to try again."""
-    have = partial_file.stat().st_size if partial_file.exists() else 0
-    if form.size is not None and have >= form.size:
-        if not checksum_problem(partial_file, form):
-            return "", False  # an earlier call was killed just before the renaming
-        partial_file.unlink()
-        have = 0
-    headers = {"User-Agent": "eigenscape", "Accept-Encoding": "identity"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
-    opener = urllib.request.build_opener(_SecureRedirects)
-    try:
-        request = urllib.request.Request(url, headers=headers)
-        with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
-            # A server that ignores the range sends everything: then it is written from the start.
-            resumed = response.status == 206 and have > 0
-            ticker = Ticker(progress, task, form.size or 0, first=have if resumed else 0)
-            done = _copied(response, partial_file, have if resumed else 0, form.size, ticker)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416:  # the range is beyond the file, so the part was not of this file
-            partial_file.unlink(missing_ok=True)
-        return f"the server answered {error.code} {error.reason}", error.code in (416, 500, 503)
-    except InvalidArgumentError as error:  # a redirection to somewhere else than https
-        return str(error), False
-    except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as e:
-        return f"the connection broke ({e})", True
-    if form.size is not None and done < form.size:
-        return f"the connection broke after {done} of {form.size} bytes", True
-    # A part of something else, resumed, has the wrong checksum: worth one clean start.
-    return "", resumed
+class _Bytes:
+    """What pooch tells of a download; it ends one that is longer than the file."""
 
+    def __init__(self, ticker: Ticker, form: Form) -> None:
+        self.total = 0  # pooch sets it
+        self._done, self._ticker, self._size = 0, ticker, form.size
 
-def _copied(
-    response: IO[bytes], partial_file: Path, first: int, size: int | None, ticker: Ticker
-) -> int:
-    """Append what arrives to the first bytes of `partial_file`; return its length."""
-    done = first
-    with partial_file.open("ab" if first else "wb") as stream:
-        while chunk := response.read(_CHUNK):
-            stream.write(chunk)
-            done += len(chunk)
-            ticker.tick(done)
-            if size is not None and done > size:
-                break
-        stream.flush()
-        os.fsync(stream.fileno())
-    return done
+    def update(self, count: int) -> None:
+        """Hear of some bytes more: whole chunks, also where the last one is shorter."""
+        if self._size is not None and self._done >= self._size:
+            raise ValueError(f"expected {self._size} bytes, got more")
+        self._done += count
+        self._ticker.tick(self._done if self._size is None else min(self._done, self._size))
 
+    def reset(self) -> None:
+        """Hear that all bytes came, whose number follows."""
+        self._done = 0
 
-class _SecureRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirection only where the first address could have gone."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        _secure(newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+    def close(self) -> None:
+        """Hear that it is over."""
 
 
 def _secure(url: str) -> str:
-    address = urllib.parse.urlsplit(url)
+    address = urlsplit(url)
     if address.scheme == "https" or (address.scheme == "http" and address.hostname in _LOCAL_HOSTS):
         return url
     raise InvalidArgumentError(

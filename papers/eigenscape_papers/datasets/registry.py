@@ -307,8 +307,8 @@ def fetch(
 ) -> Path:
     """Download the files that a folder lacks; damaged ones are replaced.
 
-    Each file is compared with its checksum before it gets its name, and a broken download is
-    continued by the next call.
+    Each file is compared with its checksum before it gets its name; files that an interrupted
+    call had finished are not fetched again.
 
     Args:
         name: One of `names()`.
