@@ -25,7 +25,7 @@ def _idx_set(
 ) -> ImageSpec:
     return ImageSpec(
         files=FileSet(name, (folder, ""), tuple(_idx_file(row) for row in rows), mirrors),
-        parts={
+        split_files={
             "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
             "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
         },
@@ -139,7 +139,7 @@ CIFAR10 = ImageSpec(
             "cifar-10-batches-py",
         ),
     ),
-    parts={
+    split_files={
         "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
         "test": ("test_batch",),
         "names": ("batches.meta",),
@@ -173,7 +173,7 @@ CIFAR100 = ImageSpec(
             "cifar-100-python",
         ),
     ),
-    parts={"train": ("train",), "test": ("test",), "names": ("meta",)},
+    split_files={"train": ("train",), "test": ("test",), "names": ("meta",)},
     num_samples={"train": 50_000, "test": 10_000},
     shape=(3, 32, 32),
     num_classes=100,

@@ -71,7 +71,7 @@ class ImageSpec:
 
     Attributes:
         files: Its files.
-        parts: Names of the files of each split, in the order in which they are read.
+        split_files: Names of the files of each split, in the order in which they are read.
         num_samples: Images in each split.
         shape: (channels, height, width).
         num_classes: Number of classes.
@@ -82,7 +82,7 @@ class ImageSpec:
     """
 
     files: FileSet
-    parts: Mapping[str, tuple[str, ...]]
+    split_files: Mapping[str, tuple[str, ...]]
     num_samples: Mapping[str, int]
     shape: tuple[int, int, int]
     num_classes: int

@@ -130,7 +130,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read(spec: ImageSpec, split: str, folder: Folder) -> RawImages:
-    batches, (meta,) = spec.parts[split], spec.parts["names"]
+    batches, (meta,) = spec.split_files[split], spec.split_files["names"]
     rows = spec.num_samples[split] // len(batches)
     width = int(np.prod(spec.shape))
     # One array for all batches: as bytes they take a quarter of what the inputs will.

@@ -102,8 +102,8 @@ def _fetch_one(
             )
             try:
                 pooch.retrieve(url, form.checksum, form.name, folder, downloader=download)
-            except requests.HTTPError as error:
-                code, reason = error.response.status_code, error.response.reason
+            except requests.HTTPError:
+                code, reason = responses[-1].status_code, responses[-1].reason
                 problem, again = f"the server answered {code} {reason}", code in (500, 503)
             except requests.RequestException as error:
                 problem, again = f"the connection broke ({error})", True

@@ -75,8 +75,8 @@ def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
 
 
 def _read(spec: ImageSpec, split: str, folder: Folder) -> RawImages:
-    image_file, label_file = spec.parts[split]
-    contents = {file.name: file for file in read_files(spec.files, spec.parts[split], folder)}
+    image_file, label_file = spec.split_files[split]
+    contents = {file.name: file for file in read_files(spec.files, spec.split_files[split], folder)}
     images = parse_idx(contents[image_file].data, image_file)
     labels = parse_idx(contents[label_file].data, label_file)
     if images.ndim != 3 or labels.ndim != 1:

@@ -10,7 +10,6 @@ that follows. So r is about ‖K‖²/tr(K)², one over the effective rank of a 
 matrices: Σ 1/n over all widths behind the layer, C among them. The narrowest one decides.
 """
 
-import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,21 +19,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eigenscape.records import Axis, Line, Mark, Panel, Picture, Points
-from eigenscape.risk import CrossEntropy, EmpiricalRisk, SquaredError
+from eigenscape.records import Axis, Picture
+from eigenscape.risk import CrossEntropy, SquaredError
 from eigenscape_papers.datasets import DataSet, load
 from eigenscape_papers.dong.blocks_study import LOSSES
 from eigenscape_papers.dong.clusters_study import WORDS, targets_of
 from eigenscape_papers.dong.sweeps import fan_out, layer_ratio, vocabulary
-from eigenscape_papers.ensemble import Adam, Recipe, fit
+from eigenscape_papers.dong.trainings import risk_of, train
+from eigenscape_papers.ensemble import Adam, Recipe
 from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
     Study,
     Workshop,
-    rounded,
     sheet,
+    stops,
+    sweep_panel,
 )
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -134,39 +135,19 @@ def _ratios(options: Mapping[str, Any], workshop: Workshop, network: Network) ->
     def make(seed: int) -> nn.Module:
         return sequential(network, data, seed)
 
-    what = f"{data.history}{network}{recipe}{seeds}"
-    key = f"dong-beyond-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
-    training = fit(
-        make,
-        data.to(dtype=torch.float32),
-        recipe,
-        seeds=seeds,
-        evaluate_every=recipe.epochs,
-        checkpoint=workshop.folder / "networks" / key / "checkpoint",
-        device=workshop.device,
-        progress=workshop.progress,
-    )
-    training.require_converged()
+    deciding = (network, seeds)
+    training, _ = train("dong-beyond", make, data, recipe, workshop, deciding=deciding, seeds=seeds)
     loss = CrossEntropy() if network.loss == "ce" else SquaredError()
-    pair = (
-        data.inputs.to(workshop.device, torch.float64),
-        targets_of(data, network.loss).to(workshop.device),
-    )
-    places = [1, 2 * network.depth - 1, 2 * network.depth + 1]  # after Flatten, every other one
-    ratios = [
-        [
-            [layer_ratio(risk, str(layer), options["num_products"]) for layer in places]
-            for risk in (
-                EmpiricalRisk(model.double().to(workshop.device).eval(), loss, pair)
-                for model in models
-            )
-        ]
-        for models in (
-            [make(seed) for seed in seeds],
-            [training.load_into(make(seed), seed) for seed in seeds],
-        )
-    ]
-    return torch.tensor(ratios, dtype=torch.float64)
+    x, y = data.inputs.double(), targets_of(data, network.loss)
+    layers = [1, 2 * network.depth - 1, 2 * network.depth + 1]  # after Flatten, every other one
+
+    def ratios(model: nn.Module) -> list[float]:
+        risk = risk_of(model, x, y, workshop.device, loss)
+        return [layer_ratio(risk, str(layer), options["num_products"]) for layer in layers]
+
+    start = [ratios(make(seed)) for seed in seeds]
+    end = [ratios(training.load_into(make(seed), seed)) for seed in seeds]
+    return torch.tensor([start, end], dtype=torch.float64)
 
 
 def sequential(network: Network, data: DataSet, seed: int) -> nn.Module:
@@ -230,14 +211,13 @@ def _factors_picture(trained: Sequence[_Found]) -> Picture:
     for factor in dict.fromkeys(one.factor for one in trained):
         values = [one for one in trained if one.factor == factor]
         x = [float(i) for i in range(len(values))]
-        ticks = [(tick, one.value) for tick, one in zip(x, values, strict=True)]
-        marks: list[Mark] = []
-        for stage, (tint, word) in enumerate((("first", "start"), ("second", "end"))):
-            y = rounded([one.mean(stage) for one in values])
-            label = word if factor == trained[0].factor else None
-            marks += [Line(x, y, tint, label), Points(x, y, tint)]
-        limits = (min(x) - 0.4, max(x) + 0.4)
-        panels.append(Panel(marks, Axis(ticks=ticks, limits=limits), Axis("r", log=True), factor))
+        curves = {
+            word: [one.mean(stage) for one in values] for stage, word in enumerate(("start", "end"))
+        }
+        across = stops([one.value for one in values], margin=0.4)
+        is_first = factor == trained[0].factor
+        r = Axis("r", log=True)
+        panels.append(sweep_panel(x, curves, across, r, factor, named=is_first))
     return Picture(
         "factors",
         "First layer of networks on digits, one factor at a time",

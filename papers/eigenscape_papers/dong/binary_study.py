@@ -15,11 +15,11 @@ from torch import Tensor
 from eigenscape.records import Panel, Picture
 from eigenscape_papers.datasets import DataSet, load
 from eigenscape_papers.dong.blocks_study import LOSSES, NetworkScores, network_panel, network_scores
-from eigenscape_papers.dong.clusters_study import WORDS, targets_of
-from eigenscape_papers.ensemble import SGD, Recipe, fit
+from eigenscape_papers.dong.clusters_study import WORDS, hessian_on
+from eigenscape_papers.dong.trainings import train
+from eigenscape_papers.ensemble import SGD, Recipe
 from eigenscape_papers.networks import build
 from eigenscape_papers.runner import Measured, Outcome, Setting, Study, Workshop, sheet
-from eigenscape_papers.theory import one_hidden_layer_hessian
 
 EPOCHS = (0, 1, 10)
 
@@ -30,13 +30,11 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     data = two_digits(load(options["data"], folder=workshop.data_dir))
     scores: dict[tuple[str, int], list[NetworkScores]] = {}
     panels: list[Panel] = []
-    x = data.inputs.to(workshop.device, torch.float32)
     for loss, words in WORDS.items():
-        y = targets_of(data, loss).to(workshop.device)
         for epoch in EPOCHS:
             of_seeds = scores[loss, epoch] = []
             for W, V in _trained(data, loss, epoch, options, workshop):
-                H = one_hidden_layer_hessian(x, W, V, y, loss=LOSSES[loss])
+                H = hessian_on(data, W, V, loss)
                 if not of_seeds:
                     panels.append(network_panel(H, W, f"{words}, pass {epoch}"))
                 of_seeds.append(network_scores(H, W, V))
@@ -90,8 +88,9 @@ def _trained(
     """Give W and V of each seed after so many passes; few passes are the start of many."""
     seeds = range(options["num_seeds"])
 
+    name = f"one-hidden-{options['num_units']}"
+
     def start(seed: int) -> torch.nn.Module:
-        name = f"one-hidden-{options['num_units']}"
         return build(name, input_shape=data.input_shape, num_classes=2, seed=seed, init="lecun")
 
     if epochs == 0:
@@ -103,10 +102,10 @@ def _trained(
             optimizer=SGD(options["learning_rate"]),
             loss=LOSSES[loss],
         )
-        training = fit(
-            start, data, recipe, seeds=seeds, device=workshop.device, progress=workshop.progress
+        deciding = (name, seeds)
+        training, _ = train(
+            "dong-binary", start, data, recipe, workshop, deciding=deciding, seeds=seeds
         )
-        training.require_converged()
         states = [training.state_dict(seed) for seed in seeds]
     for state in states:
         W, V = (state[f"{layer}.weight"].to(workshop.device).float() for layer in ("fc1", "fc2"))

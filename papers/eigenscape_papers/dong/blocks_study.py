@@ -157,13 +157,14 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         y = data.targets.to(workshop.device)
         for name, loss in LOSSES.items():
             targets = y if name == "ce" else torch.nn.functional.one_hot(y, C).to(x)
-            V = _normal(C, x.shape[1]).to(x)
+            V = lecun_weights(C, x.shape[1]).to(x)
             shown = min(C, options["shown"])
             H, norms = _linear(x, V, targets, loss, shown)
             kinds = {f"linear.{name}": norms}
             panels["linear", name].append(_panel(H, shown, C))
-            W, V = _normal(options["num_units"], x.shape[1]).to(x), _normal(C, options["num_units"])
-            H = one_hidden_layer_hessian(x, W, V.to(x), targets, loss=loss)
+            shapes = ((options["num_units"], x.shape[1]), (C, options["num_units"]))
+            W, V = (lecun_weights(*shape).to(x) for shape in shapes)
+            H = one_hidden_layer_hessian(x, W, V, targets, loss=loss)
             cut = W.numel()
             hidden, output = H[:cut, :cut], H[cut:, cut:]
             kinds[f"hidden.{name}"] = norms_of(hidden, len(W))
@@ -216,9 +217,18 @@ def _numbers(by_kind: dict[str, dict[int, Scores]], zeros: dict[str, float]) -> 
     return measured
 
 
-def _normal(rows: int, columns: int) -> Tensor:
-    """Draw LeCun weights, the same for the same sizes."""
-    generator = torch.Generator().manual_seed(0)
+def lecun_weights(rows: int, columns: int, generator: torch.Generator | None = None) -> Tensor:
+    """Draw weights of a layer, float32, with LeCun's variance.
+
+    Args:
+        rows: Outputs.
+        columns: Inputs.
+        generator: Draws them; by default one that gives the same for the same sizes.
+
+    Returns:
+        The weights (rows, columns).
+    """
+    generator = generator or torch.Generator().manual_seed(0)
     drawn = torch.randn(rows, columns, generator=generator, dtype=torch.float32)
     return drawn / math.sqrt(columns)
 

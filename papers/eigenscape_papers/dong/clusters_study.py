@@ -4,8 +4,6 @@ Whether data come in K clusters does not decide the structure, the number of cla
 hidden layer's Hessian has none with C = 2, and is nearly block-diagonal with many classes.
 """
 
-import math
-
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -13,7 +11,13 @@ from torch.nn.functional import one_hot
 from eigenscape.errors import DataError
 from eigenscape.records import Panel, Picture
 from eigenscape_papers.datasets import DataSet, load
-from eigenscape_papers.dong.blocks_study import LOSSES, NetworkScores, network_panel, network_scores
+from eigenscape_papers.dong.blocks_study import (
+    LOSSES,
+    NetworkScores,
+    lecun_weights,
+    network_panel,
+    network_scores,
+)
 from eigenscape_papers.runner import Measured, Outcome, Setting, Study, Workshop, sheet
 from eigenscape_papers.theory import one_hidden_layer_hessian
 
@@ -74,11 +78,27 @@ def at_start(
         The scores and the panel.
     """
     generator = torch.Generator().manual_seed(0)
-    x = data.inputs.flatten(1).to(workshop.device, torch.float32)
-    C = data.num_classes or 0
-    W, V = (_lecun(generator, *shape).to(x) for shape in ((num_units, x.shape[1]), (C, num_units)))
-    H = one_hidden_layer_hessian(x, W, V, targets_of(data, loss).to(x.device), loss=LOSSES[loss])
+    d, C = data.inputs.flatten(1).shape[1], data.num_classes or 0
+    shapes = ((num_units, d), (C, num_units))
+    W, V = (lecun_weights(*shape, generator).to(workshop.device) for shape in shapes)
+    H = hessian_on(data, W, V, loss)
     return network_scores(H, W, V), network_panel(H, W, title, num_cells=40)
+
+
+def hessian_on(data: DataSet, hidden: Tensor, output: Tensor, loss: str) -> Tensor:
+    """Return the Hessian of a network with one hidden layer on a data set.
+
+    Args:
+        data: Inputs and classes.
+        hidden: W (m, d), float32; it says where the Hessian is made.
+        output: V (C, m).
+        loss: "mse" or "ce".
+
+    Returns:
+        The Hessian, as `one_hidden_layer_hessian` makes it.
+    """
+    x, y = data.inputs.flatten(1).to(hidden), targets_of(data, loss).to(hidden.device)
+    return one_hidden_layer_hessian(x, hidden, output, y, loss=LOSSES[loss])
 
 
 def targets_of(data: DataSet, loss: str) -> Tensor:
@@ -109,11 +129,6 @@ def _row(data: str, loss: str, C: int, K: int, scores: NetworkScores) -> tuple[o
     hidden = scores.hidden
     of_output = (scores.output.ratio, scores.cross, scores.stripes)
     return (data, WORDS[loss], C, K, hidden.ratio, hidden.share, *of_output)
-
-
-def _lecun(generator: torch.Generator, rows: int, columns: int) -> Tensor:
-    drawn = torch.randn(rows, columns, generator=generator, dtype=torch.float32)
-    return drawn / math.sqrt(columns)
 
 
 def _picture(name: str, title: str, panels: list[Panel]) -> Picture:

@@ -19,7 +19,7 @@ import torch
 from eigenscape.curvature import GaussNewton, Hessian, KroneckerHessian
 from eigenscape.errors import ConvergenceWarning, DataError, EigenscapeError
 from eigenscape.operator import Dense, LinearOperator
-from eigenscape.records import Axis, Line, Mark, Panel, Picture, Points, Raster
+from eigenscape.records import Axis, Mark, Panel, Picture, Points, Raster
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape.space import ParamSpace, Partition
 from eigenscape.structure import (
@@ -46,6 +46,8 @@ from eigenscape_papers.runner import (
     matrix_layers,
     rounded,
     sheet,
+    stops,
+    sweep_panel,
 )
 from eigenscape_papers.runner import common_networks as casts
 
@@ -84,7 +86,10 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         stages, panels, spent = _along(networks, options["num_products"])
         products += spent
         maps += panels
-        lines.append(_line_panel(cast.label, stages))
+        curves = {layer: [stage.mean(layer) for stage in stages] for layer in stages[0].ratios}
+        across = stops([str(stage.epoch) for stage in stages], "epoch", margin=0.3)
+        x = [float(i) for i in range(len(stages))]
+        lines.append(sweep_panel(x, curves, across, Axis("r", log=True), cast.label))
         for stage in stages:
             for layer in stage.ratios:
                 share = sum(stage.inside) / len(stage.inside)
@@ -112,7 +117,20 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         ),
     )
     measured = {name: Measured(max(values)) for name, values in by_id.items()}
-    pictures = (_maps_picture(maps), _lines_picture(lines), _losses_picture(losses))
+    maps_picture = Picture(
+        "maps",
+        "Norms of all pairs of units' blocks in the Hessian",
+        tuple(maps),
+        shows="A block for each output of each layer, the first layer's first. A logarithmic ramp "
+        "of three decades.",
+    )
+    ratios_picture = Picture(
+        "ratios",
+        "Off-diagonal to diagonal ratio r of the layers along training",
+        tuple(lines),
+        shows="A matrix without blocks has 1. Geometric means over seeds.",
+    )
+    pictures = (maps_picture, ratios_picture, _losses_picture(losses))
     return Outcome(measured, pictures, sheets, tuple(notes), products)
 
 
@@ -204,17 +222,6 @@ def _map_panel(norms: SquaredBlockNorms, title: str) -> Panel:
     limits = (1e-3 * top, top) if top > 0 else None
     raster = Raster(tuple(rounded(row, 2) for row in cells), "norm", limits, top > 0)
     return Panel([raster], Axis("unit", ticks=()), Axis("unit", ticks=(), downward=True), title)
-
-
-def _line_panel(title: str, stages: list[_Stage]) -> Panel:
-    x = [float(i) for i in range(len(stages))]
-    ticks = [(tick, str(stage.epoch)) for tick, stage in zip(x, stages, strict=True)]
-    marks: list[Mark] = []
-    for tint, layer in zip(SERIES, stages[0].ratios, strict=False):
-        y = rounded([stage.mean(layer) for stage in stages])
-        marks += [Line(x, y, tint, layer), Points(x, y, tint)]
-    limits = (-0.3, max(x) + 0.3)
-    return Panel(marks, Axis("epoch", ticks=ticks, limits=limits), Axis("r", log=True), title)
 
 
 # --- what approximations lose --------------------------------------------------------------------
@@ -315,29 +322,10 @@ def adam_state(networks: Networks, num_steps: int = 200) -> dict[str, Any]:
 # --- pictures ------------------------------------------------------------------------------------
 
 
-def _maps_picture(panels: list[Panel]) -> Picture:
-    return Picture(
-        "maps",
-        "Norms of all pairs of units' blocks in the Hessian",
-        tuple(panels),
-        shows="A block for each output of each layer, the first layer's first. A logarithmic ramp "
-        "of three decades.",
-    )
-
-
-def _lines_picture(panels: list[Panel]) -> Picture:
-    return Picture(
-        "ratios",
-        "Off-diagonal to diagonal ratio r of the layers along training",
-        tuple(panels),
-        shows="A matrix without blocks has 1. Geometric means over seeds.",
-    )
-
-
 def _losses_picture(losses: list[tuple[Any, ...]]) -> Picture:
     kinds = list(dict.fromkeys(row[1] for row in losses))
     networks = list(dict.fromkeys(row[0] for row in losses))
-    ticks = [(float(i), _TICKS.get(kind, kind)) for i, kind in enumerate(kinds)]
+    across = stops([_TICKS.get(kind, kind) for kind in kinds], margin=0.5)
     panels: list[Panel] = []
     for title, column, log in (("‖G − cB‖/‖G‖", 3, False), ("max/mean λ", 5, True)):
         marks: list[Mark] = []
@@ -346,8 +334,7 @@ def _losses_picture(losses: list[tuple[Any, ...]]) -> Picture:
             x = [float(kinds.index(row[1])) for row in rows]
             y = rounded([row[column] for row in rows])
             marks.append(Points(x, y, tint, network if not panels else None))
-        limits = (-0.5, len(kinds) - 0.5)
-        panels.append(Panel(marks, Axis(ticks=ticks, limits=limits), Axis(title, log=log), title))
+        panels.append(Panel(marks, across, Axis(title, log=log), title))
     return Picture(
         "losses",
         "What an approximation B of the Gauss-Newton matrix loses",

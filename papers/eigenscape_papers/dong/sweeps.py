@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from eigenscape.curvature import LayerHessian
-from eigenscape.records import Axis, Line, Mark, Panel, Picture, Points
-from eigenscape.risk import CrossEntropy, EmpiricalRisk
+from eigenscape.records import Axis, Mark, Panel, Picture, Points
+from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import Partition
 from eigenscape.structure import block_structure, squared_block_norms
 from eigenscape_papers.datasets import DataSet, load
+from eigenscape_papers.dong.trainings import risk_of
 from eigenscape_papers.networks import build
-from eigenscape_papers.runner import SERIES, Measured, Sheet, Workshop, rounded, sheet
+from eigenscape_papers.runner import Measured, Sheet, Workshop, rounded, sheet, sweep_panel
 
 _BATCH = 256  # columns multiplied at a time
 
@@ -99,9 +100,7 @@ def random_network_ratio(
     y = torch.randint(C, (num_samples,), generator=draw)
     name = "F-" + "-".join(map(str, hidden))
     model = build(name, input_shape=(dimension,), num_classes=C, seed=seed, init="lecun")
-    pair = (x.to(device), y.to(device))
-    risk = EmpiricalRisk(model.double().to(device).eval(), CrossEntropy(), pair)
-    return layer_ratio(risk, "fc1.weight", hidden[0] * dimension)
+    return layer_ratio(risk_of(model, x, y, device), "fc1.weight", hidden[0] * dimension)
 
 
 def fan_out(
@@ -134,26 +133,22 @@ def fan_out(
     ]
     names = ("n₁", "n₂", "C", "Σ 1/n", "r", "spread of log r")
     table = sheet("widths", "First layer of random networks with n₁, n₂ hidden units", names, rows)
-    lines: list[Mark] = []
-    x = [float(n) for n in second]
-    for count, tint in zip(classes, SERIES, strict=False):
-        y = rounded([float(logs[n1, n, count].mean().exp()) for n in second])
-        lines += [Line(x, y, tint, f"C = {count}"), Points(x, y, tint)]
+    curves = {
+        f"C = {count}": [float(logs[n1, n, count].mean().exp()) for n in second]
+        for count in classes
+    }
     all_widths: list[Mark] = [Points(rounded(sums), rounded(means.exp()), "first")]
     r = Axis("r", log=True)
     panels = [
-        Panel(lines, Axis("n₂", log=True), r, f"n₁ = {n1}"),
+        sweep_panel([float(n) for n in second], curves, Axis("n₂", log=True), r, f"n₁ = {n1}"),
         Panel(all_widths, Axis("Σ 1/n behind the layer", log=True), r, "all networks"),
     ]
     shows = (
         "Left: r falls with the fan-out n₂ until C is the narrower, and the other way round. "
         "Right: one number, Σ 1/n over all widths behind the layer, orders them all."
     )
-    return (
-        measured,
-        Picture("fan-out", "First layer of random networks", panels, shows=shows),
-        table,
-    )
+    picture = Picture("fan-out", "First layer of random networks", panels, shows=shows)
+    return measured, picture, table
 
 
 def _slope(points: Sequence[tuple[int, Tensor]]) -> Measured:
@@ -184,8 +179,7 @@ def vocabulary(
         drawn: dict[str, list[float]] = {}
         for seed in range(settings["num_seeds"]):
             model = build(settings["model"], input_shape=data.input_shape, num_classes=C, seed=seed)
-            pair = (data.inputs.to(workshop.device), data.targets.to(workshop.device))
-            risk = EmpiricalRisk(model.double().to(workshop.device).eval(), CrossEntropy(), pair)
+            risk = risk_of(model, data.inputs, data.targets, workshop.device)
             for name, module in model.named_children():
                 if isinstance(module, nn.Linear):
                     ratio = layer_ratio(risk, name, settings["num_products"])
@@ -198,12 +192,9 @@ def vocabulary(
         "dong.beyond.vocabulary.head": Measured(many["head"] / few["head"]),
         "dong.beyond.vocabulary.hidden": Measured(math.exp(sum(inside) / len(inside))),
     }
-    x = [float(C) for C in sizes]
-    marks: list[Mark] = []
-    for tint, name in zip(SERIES, few, strict=False):
-        y = rounded([ratios[C][name] for C in sizes])
-        marks += [Line(x, y, tint, name), Points(x, y, tint)]
-    panel = Panel(marks, Axis("vocabulary C", log=True), Axis("r", log=True), settings["model"])
+    curves = {name: [ratios[C][name] for C in sizes] for name in few}
+    across, r = Axis("vocabulary C", log=True), Axis("r", log=True)
+    panel = sweep_panel([float(C) for C in sizes], curves, across, r, settings["model"])
     picture = Picture(
         "vocabulary",
         "Layers of a random transformer as its vocabulary grows",

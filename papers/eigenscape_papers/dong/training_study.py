@@ -5,21 +5,20 @@ the start cross-entropy leaves stripes in H_wv: a unit's incoming weights and it
 which are every m-th column. Training should make them fade, and keep the blocks of H_ww and H_vv.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eigenscape.records import Axis, Line, Panel, Picture, Raster, read_tensors
 from eigenscape.structure import pool_magnitudes
 from eigenscape_papers.datasets import DataSet, load
 from eigenscape_papers.dong.blocks_study import LOSSES, NetworkScores, network_panel, network_scores
-from eigenscape_papers.dong.clusters_study import WORDS, targets_of
-from eigenscape_papers.ensemble import Adam, Cosine, Recipe, fit
+from eigenscape_papers.dong.clusters_study import WORDS, hessian_on
+from eigenscape_papers.dong.trainings import train
+from eigenscape_papers.ensemble import Adam, Cosine, Recipe
 from eigenscape_papers.networks import build
 from eigenscape_papers.runner import (
     Measured,
@@ -30,7 +29,6 @@ from eigenscape_papers.runner import (
     rounded,
     sheet,
 )
-from eigenscape_papers.theory import one_hidden_layer_hessian
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of the training, at which Hessians are made
 _FIGURE = {"mse": 2, "ce": 3}
@@ -105,33 +103,25 @@ def _course(data: DataSet, loss: str, options: Mapping[str, Any], workshop: Work
     )
     epochs = [round(share * recipe.epochs) for share in SHARES]
     name = f"one-hidden-{options['num_units']}"
-    what = f"{data.history}{name}{recipe}{epochs}"
-    digest = hashlib.sha256(what.encode()).hexdigest()[:10]
-    folder = workshop.folder / "networks" / f"dong-training-{digest}"
-    training = fit(
-        lambda seed: build(
-            name,
-            input_shape=data.input_shape,
-            num_classes=data.num_classes or 0,
-            seed=seed,
-            init="lecun",
-        ),
-        data.to(dtype=torch.float32),
+
+    def start(seed: int) -> nn.Module:
+        shape, C = data.input_shape, data.num_classes or 0
+        return build(name, input_shape=shape, num_classes=C, seed=seed, init="lecun")
+
+    training, folder = train(
+        "dong-training",
+        start,
+        data,
         recipe,
-        evaluate_every=recipe.epochs,
+        workshop,
+        deciding=(name, epochs),
         keep_epochs=epochs,
-        keep=folder,
-        checkpoint=folder / "checkpoint",
-        device=workshop.device,
-        progress=workshop.progress,
+        keep=True,
     )
-    training.require_converged()
-    x = data.inputs.to(workshop.device, torch.float32)
-    y = targets_of(data, loss).to(workshop.device)
     scores, panels, close = [], [], []
     for share, epoch in zip(SHARES, epochs, strict=True):
-        W, V = (weight.to(x) for weight in _weights(folder, epoch))
-        H = one_hidden_layer_hessian(x, W, V, y, loss=LOSSES[loss])
+        W, V = (weight.to(workshop.device) for weight in _weights(folder, epoch))
+        H = hessian_on(data, W, V, loss)
         scores.append(network_scores(H, W, V))
         panels.append(network_panel(H, W, f"{100 * share:g} %"))
         if share in (0.0, 1.0):

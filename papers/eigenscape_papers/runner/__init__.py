@@ -18,11 +18,14 @@ from eigenscape_papers.runner.claims import slug as slug
 from eigenscape_papers.runner.claims import summary as summary
 from eigenscape_papers.runner.draw import SERIES as SERIES
 from eigenscape_papers.runner.draw import curve as curve
+from eigenscape_papers.runner.draw import dotted as dotted
 from eigenscape_papers.runner.draw import indices as indices
 from eigenscape_papers.runner.draw import mean_and_band as mean_and_band
 from eigenscape_papers.runner.draw import overlaps_panel as overlaps_panel
 from eigenscape_papers.runner.draw import rounded as rounded
 from eigenscape_papers.runner.draw import spectrum as spectrum
+from eigenscape_papers.runner.draw import stops as stops
+from eigenscape_papers.runner.draw import sweep_panel as sweep_panel
 from eigenscape_papers.runner.draw import values_panel as values_panel
 from eigenscape_papers.runner.judging import Judged as Judged
 from eigenscape_papers.runner.judging import judge_stored as judge_stored

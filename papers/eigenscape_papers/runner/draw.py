@@ -1,10 +1,10 @@
 """Small helpers for the figures of studies: curves over an index, with few digits."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
-from eigenscape.records import Axis, Band, Line, Panel, Points
+from eigenscape.records import Axis, Band, Line, Mark, Panel, Points
 
 SERIES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
 
@@ -30,6 +30,41 @@ def curve(
     """Return a curve over the index, from 1."""
     y = rounded(values)
     return Line(indices(len(y)), y, colour, label, dashed)
+
+
+def dotted(
+    x: Sequence[float],
+    y: Tensor | Sequence[float],
+    colour: str | float,
+    label: str | None = None,
+    *,
+    dashed: bool = False,
+) -> list[Mark]:
+    """Return a line with a dot at each of its points."""
+    values = rounded(y)
+    return [Line(x, values, colour, label, dashed), Points(x, values, colour)]
+
+
+def stops(names: Iterable[str], label: str = "", *, margin: float) -> Axis:
+    """Return an axis with named stops at 0, 1, … and a margin at its ends."""
+    ticks = [(float(i), name) for i, name in enumerate(names)]
+    return Axis(label, ticks=ticks, limits=(-margin, len(ticks) - 1 + margin))
+
+
+def sweep_panel(
+    x: Sequence[float],
+    curves: Mapping[str, Tensor | Sequence[float]],
+    across: Axis,
+    up: Axis,
+    title: str = "",
+    *,
+    named: bool = True,
+) -> Panel:
+    """Draw several curves over what is swept: dotted lines, in the colours of a series."""
+    marks: list[Mark] = []
+    for tint, (name, y) in zip(SERIES, curves.items(), strict=False):
+        marks += dotted(x, y, tint, name if named else None)
+    return Panel(marks, across, up, title)
 
 
 def mean_and_band(runs: Tensor, colour: str, label: str | None) -> list[Line | Band]:

@@ -54,14 +54,14 @@ class Layout:
 
     Attributes:
         sizes: Of their layers, inputs first.
-        parts: Which weights are of one tensor.
+        groups: Which weights are of one tensor.
         taken: What moving averages take of a new value (5, 1).
         spans: For each span of weights its start, its stop and its tensor (s, 3).
         tensors: For each tensor its first span, the one after its last, and its length (T, 3).
     """
 
     sizes: Sequence[int]
-    parts: Parts
+    groups: Parts
     taken: Tensor
     spans: Tensor
     tensors: Tensor
@@ -131,7 +131,7 @@ def take_step(
     with torch.no_grad():
         m = torch.lerp(m, g[:, None], layout.taken)
         v = torch.lerp(v, g.square()[:, None], layout.taken)
-    return w - rule.updates(weight_features(w, g, m, v, layout.parts), clock), m, v
+    return w - rule.updates(weight_features(w, g, m, v, layout.groups), clock), m, v
 
 
 def new_weights(problems: Problems, hidden: Sequence[int], draw: torch.Generator) -> Tensor:

@@ -147,7 +147,7 @@ class Parts:
 
 
 def weight_features(
-    weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor, parts: Parts
+    weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor, groups: Parts
 ) -> Tensor:
     """Return what a rule sees of every weight, in units of its tensor.
 
@@ -156,7 +156,7 @@ def weight_features(
         gradients: g (p, n).
         first: m (p, 5, n), this gradient included.
         second: v (p, 5, n), likewise.
-        parts: Which weights are of one tensor.
+        groups: Which weights are of one tensor.
 
     Returns:
         w, g, m, v, m/√v and 1/√v (p, 22, n), each of mean square 1 over a tensor unless tiny.
@@ -172,8 +172,8 @@ def weight_features(
     with torch.no_grad():
         inverse = torch.rsqrt(second + UNDER_ROOT)
         x = torch.cat([gradients[:, None], first, second, first * inverse, inverse], 1)
-        others = _in_units(x, parts)
-    return torch.cat([_in_units(weights[:, None], parts), others], 1)
+        others = _in_units(x, groups)
+    return torch.cat([_in_units(weights[:, None], groups), others], 1)
 
 
 def _in_units(x: Tensor, groups: Parts) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eigenscape.records import Axis, Band, Line, Mark, Panel, Picture, Points
+from eigenscape.records import Axis, Band, Mark, Panel, Picture
 from eigenscape_papers.representations import (
     initial_dictionary,
     learn_dictionary,
@@ -24,6 +24,7 @@ from eigenscape_papers.runner import (
     Setting,
     Study,
     Workshop,
+    dotted,
     rounded,
     sheet,
 )
@@ -206,8 +207,7 @@ def _picture(grids: Mapping[tuple[str, str], tuple[Tensor, Sequence[float]]]) ->
                     sd = grid[:, :, i].std(1)
                     marks.append(Band(x, rounded(mean - sd), rounded(mean + sd), tint))
                 name = _METHODS[i] if not panels else None
-                marks.append(Line(x, rounded(mean), tint, name, dashed=i == 0))
-                marks.append(Points(x, rounded(mean), tint))
+                marks += dotted(x, mean, tint, name, dashed=i == 0)
             title = f"{words}, {letter} varies"
             panels.append(Panel(marks, Axis(label), Axis("recovery error"), title))
     return Picture(

@@ -119,7 +119,7 @@ def tiny_idx(tmp_path: Path) -> Tiny:
     )
     spec = ImageSpec(
         files=FileSet("tiny", ("Tiny/raw", ""), files, ("https://nowhere.invalid/",)),
-        parts=parts,
+        split_files=parts,
         num_samples=SIZES,
         shape=(1, 4, 3),
         num_classes=3,
@@ -162,7 +162,7 @@ def tiny_cifar(tmp_path: Path) -> Tiny:
     archive = Archive(Form("tiny-python.tar.gz", md5(tar), len(tar)), "tiny-py")
     spec = ImageSpec(
         files=FileSet("tiny-cifar", ("tiny-py", ""), files, ("https://nowhere.invalid/",), archive),
-        parts={"train": ("batch_1", "batch_2"), "test": ("test_batch",), "names": ("meta",)},
+        split_files={"train": ("batch_1", "batch_2"), "test": ("test_batch",), "names": ("meta",)},
         num_samples=SIZES,
         shape=(3, 2, 2),
         num_classes=3,

@@ -102,7 +102,7 @@ def test_real_images(spec: Any, real_folder: str) -> None:
 def test_real_unpacked_images(real_folder: str, tmp_path: Path) -> None:
     """The checksums of unpacked files were computed here, so hold them against the packed ones."""
     for spec, sub in ((MNIST, "MNIST"), (FASHION_MNIST, "FashionMNIST")):
-        for name in spec.parts["test"]:
+        for name in spec.split_files["test"]:
             packed = Path(real_folder) / sub / "raw" / f"{name}.gz"
             target = tmp_path / sub / "raw" / name
             target.parent.mkdir(parents=True, exist_ok=True)
