@@ -51,8 +51,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
-    Study,
     Workshop,
+    described,
     of_each_cast,
     rounded,
     sheet,
@@ -361,27 +361,15 @@ def _sheet(networks: list[AttributionNetwork]) -> Sheet:
     return sheet("knockouts", "Shares that disappear with a knockout", names, rows)
 
 
-STUDY = Study(
-    name="papyan-attribution",
-    paper="Papyan",
-    where="Table 1; Figs 4, 5; §1.11, §5.1, §6.1",
-    title="Which matrix causes which outliers and bulks of H and G?",
-    settings={
-        "laptop": Setting(
-            (casts.SMALL,),
-            {"max_bytes": 2**32, "num_draws": 1, "samples": None},
-            note=casts.NOTE,
-        ),
-        "paper": Setting(
-            (casts.VGG_FEW,),
-            # C²·n numbers in float32; samples are those of the test set. No random causes, which
-            # no claim needs: each takes as many products as the knockouts themselves.
-            {"max_bytes": 12 * 10**9, "num_draws": 0, "samples": 512},
-            note="Of the test set 512 samples. G and its parts are known by all their eigenvalues, "
-            f"from the inner products of 13 600 gradients; H by products. {casts.NOTE} "
-            f"{casts.FIRST}",
-            dtype=torch.float32,
-        ),
-    },
-    measure=measure,
+STUDY = described(
+    "papyan-attribution",
+    measure,
+    Setting((casts.SMALL,), {"max_bytes": 2**32, "num_draws": 1, "samples": None}),
+    Setting(
+        (casts.VGG_FEW,),
+        # C²·n numbers in float32; samples are those of the test set. No random causes, which no
+        # claim needs: each takes as many products as the knockouts themselves.
+        {"max_bytes": 12 * 10**9, "num_draws": 0, "samples": 512},
+        dtype=torch.float32,
+    ),
 )

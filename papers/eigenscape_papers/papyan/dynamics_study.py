@@ -48,8 +48,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
-    Study,
     Workshop,
+    described,
     of_each_cast,
     rounded,
     sheet,
@@ -368,27 +368,10 @@ def _sheet(moments: list[DynamicsMoment]) -> Sheet:
     return sheet("levels", "Traces of the parts", names, rows)
 
 
-STUDY = Study(
-    name="papyan-dynamics",
-    paper="Papyan",
-    where="Fig. 6; §6.2",
-    title="Do the parts of G separate over epochs and merge with more samples?",
-    settings={
-        "laptop": Setting(
-            casts.SMALL_SIZES,
-            {"max_bytes": 2**32, "shown": None},
-            note=f"Learning rate 0.1, three sample sizes of Papyan's 20. {casts.FIRST}",
-        ),
-        "paper": Setting(
-            casts.VGG_SIZES,
-            # C²·n numbers in float32; panels are of the least size and of the one in the middle.
-            {"max_bytes": 12 * 10**9, "shown": (100, 710)},
-            note="Learning rate 0.02 and 150 epochs for all sizes, where Papyan has 350. Of his 20 "
-            "sizes there are seven: 10, 19, 37, 71, 136, 263 and 506 samples a class; panels are "
-            f"of 10 and 71. Up to 71 all eigenvalues of G are known, beyond that its traces. "
-            f"{casts.FIRST}",
-            dtype=torch.float32,
-        ),
-    },
-    measure=measure,
+STUDY = described(
+    "papyan-dynamics",
+    measure,
+    Setting(casts.SMALL_SIZES, {"max_bytes": 2**32, "shown": None}),
+    # C²·n numbers in float32; panels are of the least size and of the one in the middle.
+    Setting(casts.VGG_SIZES, {"max_bytes": 12 * 10**9, "shown": (100, 710)}, dtype=torch.float32),
 )

@@ -25,9 +25,9 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
-    Study,
     Workshop,
     curve,
+    described,
     letters,
     matrix_layers,
     of_each_cast,
@@ -284,25 +284,9 @@ def _sheet(networks: Sequence[KroneckerNetwork]) -> Sheet:
     return sheet("layers", "Every layer of every network", names, rows)
 
 
-STUDY = Study(
-    name="papyan-kronecker",
-    paper="Papyan",
-    where="Figs 11, 12; §7.10, §7.11",
-    title="Does one Kronecker product for each class have a layer's spectrum better than one?",
-    settings={
-        "laptop": Setting(
-            (casts.DIGITS_MLP, WIDE_MLP),
-            {"samples": None, "num_values": None, "max_exact": 2048},
-            note="Of two networks the one that agrees less is judged. The second, which "
-            "`papyan-layers` has too, was added after the first run.",
-        ),
-        "paper": Setting(
-            casts.MLP,
-            {"samples": 5000, "num_values": None, "max_exact": 2048},
-            note=f"{casts.MLP_EPOCHS} {casts.CHOSEN} 25 for this network. Spectra are those of "
-            "5000 samples; where he shows densities, these are the C² largest eigenvalues by "
-            "products.",
-        ),
-    },
-    measure=measure,
+STUDY = described(
+    "papyan-kronecker",
+    measure,
+    Setting((casts.DIGITS_MLP, WIDE_MLP), {"samples": None, "num_values": None, "max_exact": 2048}),
+    Setting(casts.MLP, {"samples": 5000, "num_values": None, "max_exact": 2048}),
 )

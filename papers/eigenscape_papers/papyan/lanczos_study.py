@@ -24,8 +24,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
-    Study,
     Workshop,
+    described,
     rounded,
     sheet,
 )
@@ -270,23 +270,16 @@ def _harm_picture(runs: list[_Run], label: str) -> Picture:
     )
 
 
-STUDY = Study(
-    name="papyan-lanczos",
-    paper="Papyan",
-    where="Fig. 15; App. C.3, C.5, C.7, D.2",
-    title="What does Lanczos without reorthogonalisation do to the published spectra?",
-    settings={
-        "laptop": Setting(
-            (casts.SMALL,),
-            {"spiked": 1000, "pareto": (500, 250), "log_steps": 1024, "steps": (128, 256)},
-            note=f"Matrices of Fig. 15 have half the paper's sizes. {casts.NOTE}",
-        ),
-        "paper": Setting(
-            (casts.RESNET_FEW,),
-            {"spiked": 2000, "pareto": (1000, 500), "log_steps": 2048, "steps": (128, 256)},
-            note=f"{casts.NOTE} {casts.FIRST}",
-            dtype=torch.float32,
-        ),
-    },
-    measure=measure,
+STUDY = described(
+    "papyan-lanczos",
+    measure,
+    Setting(
+        (casts.SMALL,),
+        {"spiked": 1000, "pareto": (500, 250), "log_steps": 1024, "steps": (128, 256)},
+    ),
+    Setting(
+        (casts.RESNET_FEW,),
+        {"spiked": 2000, "pareto": (1000, 500), "log_steps": 2048, "steps": (128, 256)},
+        dtype=torch.float32,
+    ),
 )

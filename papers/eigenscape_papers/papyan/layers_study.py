@@ -52,9 +52,9 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
-    Study,
     Workshop,
     claims_of,
+    described,
     letters,
     matrix_layers,
     of_each_cast,
@@ -476,20 +476,9 @@ def _products_sheet(networks: Sequence[LayersNetwork]) -> Sheet:
     return sheet("products", "Cosines of mean gradients and products of means", names, rows)
 
 
-STUDY = Study(
-    name="papyan-layers",
-    paper="Papyan",
-    where="Figs 2, 7 to 10, 13; Table 1; §7.4 to §7.9, §7.12, §7.13",
-    title="Do class means cause the outliers of features, errors and weights, and with depth more?",
-    settings={
-        "laptop": Setting((WIDE_MLP,), {"samples": None, "shown": 300}),
-        "paper": Setting(
-            casts.MLP,
-            {"samples": 5000, "shown": 300},
-            note=f"{casts.MLP_EPOCHS} {casts.CHOSEN} 25 for this network. Spectra are those of "
-            "5000 samples, where he does not say how many; he draws 750 eigenvalues and 150 "
-            "singular values, we 300.",
-        ),
-    },
-    measure=measure,
+STUDY = described(
+    "papyan-layers",
+    measure,
+    Setting((WIDE_MLP,), {"samples": None, "shown": 300}),
+    Setting(casts.MLP, {"samples": 5000, "shown": 300}),
 )

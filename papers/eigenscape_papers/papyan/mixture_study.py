@@ -19,8 +19,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
-    Study,
     Workshop,
+    described,
     indices,
     rounded,
     sheet,
@@ -249,35 +249,5 @@ _CASES = tuple(
     for t in (0.5, 2.0, 6.0)
     for alpha in (None, 0.02, 0.3)
 )
-_SMALL = {
-    "cases": _CASES,
-    "num_inputs": 20,
-    "num_classes": 5,
-    "signals": (1.0, 1.5, 2.0, 2.5, 3.0, 3.5),
-    "shown": 2.0,
-    "per_class": 4000,
-    "sizes": (500, 2000, 8000, 32000),
-    "num_seeds": 3,
-}
-_NOTE = "The text gives no D, C, t or n; these are ours."
-STUDY = Study(
-    name="papyan-mixture",
-    paper="Papyan",
-    where="Lemma 8.1, Theorem 8.1, §8.2",
-    title="Does logistic regression on a mixture of Gaussians have the spectrum of Theorem 8.1?",
-    settings={
-        "laptop": Setting(options=_SMALL, note=_NOTE),
-        "paper": Setting(
-            options=_SMALL
-            | {
-                "num_inputs": 100,
-                "num_classes": 10,
-                "per_class": 50000,
-                "sizes": (2000, 8000, 32000, 128000),
-            },
-            note=_NOTE,
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+_SETTING = Setting(options={"cases": _CASES})
+STUDY = described("papyan-mixture", measure, _SETTING, _SETTING, own=False)

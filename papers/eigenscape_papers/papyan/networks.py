@@ -16,24 +16,6 @@ from eigenscape_papers.ensemble import SGD, Recipe, Thirds
 from eigenscape_papers.runner import Cast
 
 RATES = (0.1, 0.02, 0.004)
-CHOSEN = (
-    "The learning rate is the best of 0.1, 0.02 and 0.004 by test accuracy after a tenth of the "
-    "epochs; Papyan tries"
-)
-NOTE = f"{CHOSEN} 100, to the end."
-# App. D.1. The rate falls at thirds in either case.
-VGG_EPOCHS = (
-    "VGG11 is trained for 24 epochs on MNIST, 30 on Fashion-MNIST and 60 on CIFAR-10, where Papyan "
-    "has 200, 200 and 350."
-)
-MLP_EPOCHS = "Networks are trained for 60 epochs, where Papyan has 350."
-NO_CIFAR100 = (
-    "Three of his four data sets: CIFAR-100 is left out, since its files were not at hand. The "
-    "network of Fig. 4, with 5000 samples of each class of MNIST, is not trained apart; VGG11 on "
-    "all of MNIST stands for it."
-)
-# As in Papyan, but that a set is the first samples of the files and not equally many of each class.
-FIRST = "Smaller sets are the first samples, with classes of nearly equal size."
 
 
 def network(

@@ -42,8 +42,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
-    Study,
     Workshop,
+    described,
     of_each_cast,
     rounded,
     sheet,
@@ -394,20 +394,9 @@ def _sheet(looks: list[SpectraLook]) -> Sheet:
     return sheet("spectra", "H, G and E of every network", names, rows)
 
 
-STUDY = Study(
-    name="papyan-spectra",
-    paper="Papyan",
-    where="Figs 3, 4, 14, 17; §4, §5; App. C.8",
-    title="What do the spectra of H, G and E look like on training and test data?",
-    settings={
-        "laptop": Setting((casts.SMALL,), {"samples": None}, note=casts.NOTE),
-        "paper": Setting(
-            (*casts.VGG, casts.RESNET_FEW),
-            {"samples": 512},
-            note="Spectra are those of 512 training and 512 test samples, where Papyan takes all. "
-            f"{casts.VGG_EPOCHS} {casts.NOTE} {casts.FIRST} {casts.NO_CIFAR100}",
-            dtype=torch.float32,
-        ),
-    },
-    measure=measure,
+STUDY = described(
+    "papyan-spectra",
+    measure,
+    Setting((casts.SMALL,), {"samples": None}),
+    Setting((*casts.VGG, casts.RESNET_FEW), {"samples": 512}, dtype=torch.float32),
 )

@@ -22,8 +22,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
-    Study,
     Workshop,
+    described,
     rounded,
     sheet,
 )
@@ -150,25 +150,11 @@ def _picture(networks: Networks, fits: dict[str, PowerTail | None], index: int) 
     )
 
 
-STUDY = Study(
-    name="papyan-tail",
-    paper="Papyan",
-    where="Fig. 16; App. C.7",
-    title="Do the eigenvalues of E fall off like a power?",
-    settings={
-        "laptop": Setting(
-            (casts.SMALL,),
-            {"num_steps": 256, "num_probes": 4, "samples": None},
-            note=casts.NOTE,
-        ),
-        "paper": Setting(
-            (casts.VGG_TAIL,),
-            {"num_steps": 512, "num_probes": 1, "samples": 1360},
-            note="512 steps with reorthogonalisation from one vector, of 1360 test samples; Papyan "
-            "has 2048 without, of all. "
-            f"{casts.NOTE} {casts.FIRST}",
-            dtype=torch.float32,
-        ),
-    },
-    measure=measure,
+STUDY = described(
+    "papyan-tail",
+    measure,
+    Setting((casts.SMALL,), {"num_steps": 256, "num_probes": 4, "samples": None}),
+    Setting(
+        (casts.VGG_TAIL,), {"num_steps": 512, "num_probes": 1, "samples": 1360}, dtype=torch.float32
+    ),
 )

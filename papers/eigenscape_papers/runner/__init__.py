@@ -16,6 +16,7 @@ from eigenscape_papers.runner.claims import parse_claims as parse_claims
 from eigenscape_papers.runner.claims import printed as printed
 from eigenscape_papers.runner.claims import slug as slug
 from eigenscape_papers.runner.claims import summary as summary
+from eigenscape_papers.runner.described import described as described
 from eigenscape_papers.runner.draw import SERIES as SERIES
 from eigenscape_papers.runner.draw import curve as curve
 from eigenscape_papers.runner.draw import dotted as dotted

@@ -14,9 +14,9 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
-    Study,
     Workshop,
     curve,
+    described,
     matrix_layers,
     overlaps_panel,
     sheet,
@@ -140,14 +140,9 @@ def measured_of(casts: Sequence[Cast], rows: Sequence[_Row]) -> dict[str, Measur
     return numbers
 
 
-STUDY = Study(
-    name="wu-approximation",
-    paper="Wu",
-    where="Figs 2, 29; (7)",
-    title="How close is a layer's Hessian to the Kronecker product of its factors?",
-    settings={
-        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_MLP_BN), {"num_pairs": 40}),
-        "paper": Setting((casts.MLP, casts.LENET, casts.LENET_BN), {"num_pairs": 100}),
-    },
-    measure=measure,
+STUDY = described(
+    "wu-approximation",
+    measure,
+    Setting((casts.SMALL_MLP, casts.SMALL_MLP_BN), {"num_pairs": 40}),
+    Setting((casts.MLP, casts.LENET, casts.LENET_BN), {"num_pairs": 100}),
 )

@@ -22,9 +22,9 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
-    Study,
     Workshop,
     curve,
+    described,
     matrix_layers,
     sheet,
     slug,
@@ -260,28 +260,21 @@ def _over_layers(rows: Sequence[_Row], column: int) -> float:
     return fmean(fmean(values) for values in layers.values())
 
 
-STUDY = Study(
-    name="wu-autocorrelation",
-    paper="Wu",
-    where="Tables 6, 7, 8; §4.3; (52)",
-    title="Is the mean of a layer's input all there is to its autocorrelation?",
-    settings={
-        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_CONV, casts.SMALL_MLP_BN)),
-        "paper": Setting(
-            (
-                casts.MLP,
-                *casts.MLPS,
-                *casts.CIFAR_MLPS,
-                casts.LENET,
-                *casts.LENET_WIDTHS,
-                casts.VGG,
-                casts.VGG_WIDE,
-                *casts.MLP_BN,
-                casts.LENET_BN,
-            ),
-            note="VGG11 was trained for 100 epochs with momentum 0.9 in place of 1000. The rows "
-            "on CIFAR-100, VGG11 and ResNet18, are left out: no networks were trained on it.",
-        ),
-    },
-    measure=measure,
+STUDY = described(
+    "wu-autocorrelation",
+    measure,
+    Setting((casts.SMALL_MLP, casts.SMALL_CONV, casts.SMALL_MLP_BN)),
+    Setting(
+        (
+            casts.MLP,
+            *casts.MLPS,
+            *casts.CIFAR_MLPS,
+            casts.LENET,
+            *casts.LENET_WIDTHS,
+            casts.VGG,
+            casts.VGG_WIDE,
+            *casts.MLP_BN,
+            casts.LENET_BN,
+        )
+    ),
 )

@@ -25,7 +25,7 @@ from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape_papers.datasets import DataSet, load
 from eigenscape_papers.ensemble import SGD, Recipe, fit
 from eigenscape_papers.networks import build
-from eigenscape_papers.runner import Outcome, Setting, Study, Workshop, device_name
+from eigenscape_papers.runner import Outcome, Setting, Workshop, described, device_name
 from eigenscape_papers.wu._bounds_rows import (
     Row,
     both_ways,
@@ -37,7 +37,7 @@ from eigenscape_papers.wu._bounds_rows import (
     refuted,
     sheets,
 )
-from eigenscape_papers.wu._table_9 import INDEXED, METHODS, NETWORKS, plain
+from eigenscape_papers.wu._table_9 import INDEXED, plain
 
 _TEST = "test-error.json"
 # Points of a curve of variances; a layer has half a million.
@@ -304,82 +304,4 @@ def _curve(variances: Tensor, eigenvalues: Tensor) -> tuple[list[int], list[floa
     return places.tolist(), values[places - 1].tolist()
 
 
-STUDY = Study(
-    name="wu-bounds",
-    paper="Wu",
-    where="Tables 1 and 9; Figs 7, 30",
-    title="How much smaller does a PAC-Bayes bound become in the eigenbases of the layers?",
-    settings={
-        "laptop": Setting(
-            options={
-                "networks": ("T-20", "T-16^2"),
-                "data": "digits",
-                "methods": ("base", "appr", "iter", "iter-m", INDEXED),
-                "seeds": (0, 1, 2, 3, 4),
-                "init": "xavier",
-                "normalise": {},
-                "training": {"epochs": 100, "batch_size": 64},
-                "sgd": {"learning_rate": 0.05, "momentum": 0.9},
-                "optimisation": {
-                    "epochs": 120,
-                    "drop_every": 80,
-                    "batch_size": 100,
-                    "learning_rate": 0.01,
-                },
-                "draws": 6000,
-                "at_once": 20,
-            },
-            note="1437 digits of 8 × 8 pixels in place of MNIST, narrow networks with two outputs "
-            "in place of one, 120 epochs of optimisation in place of 2000 with ten times the "
-            "learning rate, and 6000 draws in place of 50 000: bounds are large, and only their "
-            "order can be compared. All prior variances end at the largest that the grid has. How "
-            "far the optimisation gets decides over some answers: with a learning rate of 0.003, "
-            "dropped after 60 epochs, bounds are 0.43 to 0.74, ITER is below APPR in 6 of 6 cases "
-            "and ITER-INDEX above ITER in 6 of 6 (by 0.109 on average), but variances hardly fall "
-            "along the eigenvalues (-0.14, -0.15 and -0.25 for APPR, ITER and ITER.M, where -0.3 "
-            "is claimed).",
-        ),
-        "paper": Setting(
-            options={
-                "networks": NETWORKS,
-                "data": "mnist",
-                "methods": METHODS,
-                "indexed": ("T-600", "T10-200^2"),
-                "seeds": (0, 1, 2),
-                "init": "xavier",
-                # Pixels from 0 to 1, but for the network of the paper's Section 4.
-                "normalise": {"T10-200^2": "half"},
-                "one_output": True,
-                "training": {"epochs": 1000, "batch_size": 128, "tf32": True},
-                "sgd": {"learning_rate": 0.01},
-                "optimisation": {
-                    "batch_size": 2048,
-                    "noise": "outputs",
-                    "learning_rate": 2e-3,
-                    "tf32": True,
-                },
-                "draws": 50_000,
-                "examples_per_draw": 1024,
-                "at_once": 64,
-            },
-            note="First weights are Xavier uniform; their standard deviation is 0.032 to 0.045 in "
-            "first layers and up to 0.098 in later ones. Wu's App. G has “Gaussian random "
-            "initialization”, the code of Dziugaite and Roy N(0, 0.04²). Pixels are from 0 to 1, "
-            "and from -1 to 1 for T10-200^2: the first layers' ratios in Table 6 of the paper's "
-            "first version have them so. Steps of the optimisation have 2048 examples, each with a "
-            "network of its own, drawn at the layers' outputs, and twice the paper's learning "
-            "rate, for as many epochs: 16 times fewer steps than with 128 examples and one "
-            "network, of slopes that are far less noisy. With 6000 images of MNIST (T-100, one "
-            "seed, 400 epochs, bases every 40) BASE then ends at 0.331 where small steps have "
-            "0.356, ITER at 0.250 where they have 0.272; as these have 3 steps an epoch, the rate "
-            "was 8 times the paper's there (twice was too slow: 0.76). All 60 000 have 29. App. G "
-            "names no batch (public code for such bounds has 100 examples and one network, "
-            "Dziugaite and Roy's paper all examples). Training "
-            "and optimisation round float32 products to TF32, bases and certificates do not. Each "
-            "of the 50 000 networks drawn is judged on 1024 examples, drawn for it alone with "
-            "replacement; the certificates say the same with the same δ'.",
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = described("wu-bounds", measure, Setting(), Setting(), own=False)

@@ -7,8 +7,8 @@ from eigenscape_papers.runner import (
     Networks,
     Outcome,
     Setting,
-    Study,
     Workshop,
+    described,
     matrix_layers,
     rounded,
     sheet,
@@ -111,14 +111,6 @@ def _panel(when: str, variable: str, gradients: LogitGradients) -> Panel:
     return Panel(marks, Axis("t-SNE 1"), Axis("t-SNE 2"), title)
 
 
-STUDY = Study(
-    name="wu-clusters",
-    paper="Wu",
-    where="Figs 20, 21; (53)–(57); Wu-2020 Fig. 20",
-    title="Do logit gradients cluster by logit, or by class?",
-    settings={
-        "laptop": Setting((casts.SMALL_MLP,)),
-        "paper": Setting((casts.MLP, casts.LENET)),
-    },
-    measure=measure,
+STUDY = described(
+    "wu-clusters", measure, Setting((casts.SMALL_MLP,)), Setting((casts.MLP, casts.LENET))
 )

@@ -19,8 +19,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Portrait,
     Setting,
-    Study,
     Workshop,
+    described,
     last_layer,
     letters,
     matrix_layers,
@@ -197,32 +197,18 @@ def _counted(label: str, size: int) -> Axis:
     return Axis(label, ticks=tuple((float(number - 1), str(number)) for number in places))
 
 
-STUDY = Study(
-    name="wu-correspondence",
-    paper="Wu",
-    where="Figs 3, 14–17, 24c–d, 27; Def. 4.3",
-    title="Which eigenvectors of E[M] and E[xxᵀ] is each eigenvector of a layer made of?",
-    settings={
-        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
-        "paper": Setting((casts.LENET, casts.MLP, casts.LENET_BN), {"num_pairs": 260}),
-    },
-    measure=measure,
+STUDY = described(
+    "wu-correspondence",
+    measure,
+    Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
+    Setting((casts.LENET, casts.MLP, casts.LENET_BN), {"num_pairs": 260}),
 )
 
-DEEP = Study(
-    name="wu-correspondence-deep",
-    paper="Wu",
-    where="Figs 25, 26; Wu-2020 Figs 14–16",
-    title="Are eigenvectors of deeper convolutions made of the same factors?",
-    settings={
-        "laptop": Setting((casts.SMALL_CONV,), {"num_pairs": 60}),
-        "paper": Setting(
-            (casts.VGG,),
-            {"num_pairs": 48},  # as for wu-overlap-deep, which shares them
-            note="VGG11 of width 32, where the paper has 200 and Wu-2020 all widths of VGG11; 100 "
-            "epochs with momentum, where it has 1000 without.",
-            dtype=torch.float32,
-        ),
-    },
-    measure=partial(measure, alike=_DEEP_ALIKE),
+DEEP = described(
+    "wu-correspondence-deep",
+    partial(measure, alike=_DEEP_ALIKE),
+    Setting((casts.SMALL_CONV,), {"num_pairs": 60}),
+    Setting(
+        (casts.VGG,), {"num_pairs": 48}, dtype=torch.float32
+    ),  # as for wu-overlap-deep, which shares them
 )

@@ -8,9 +8,9 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
-    Study,
     Workshop,
     curve,
+    described,
     matrix_layers,
     of_each_cast,
     overlaps_panel,
@@ -102,14 +102,9 @@ def _of_cast(
     )
 
 
-STUDY = Study(
-    name="wu-full-hessian",
-    paper="Wu",
-    where="Fig. 8; (44)–(51)",
-    title="Can the top of the whole Hessian be had from the output Hessian and mean inputs?",
-    settings={
-        "laptop": Setting((casts.SMALL_MLP,), {"num_pairs": 30}),
-        "paper": Setting((casts.MLP, *casts.DEEP), {"num_pairs": 50}),
-    },
-    measure=measure,
+STUDY = described(
+    "wu-full-hessian",
+    measure,
+    Setting((casts.SMALL_MLP,), {"num_pairs": 30}),
+    Setting((casts.MLP, *casts.DEEP), {"num_pairs": 50}),
 )

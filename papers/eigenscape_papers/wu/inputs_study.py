@@ -15,8 +15,8 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
-    Study,
     Workshop,
+    described,
     sheet,
     spectrum,
 )
@@ -75,15 +75,4 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     return Outcome(measured, (picture,), (table,))
 
 
-STUDY = Study(
-    name="wu-inputs",
-    paper="Wu",
-    where="Wu-2020 Tables 6, 7, 8, first layers",
-    title="Which pixels did the networks of the paper see?",
-    settings={
-        "laptop": Setting(options={"data": {"digits": "F-8"}}),
-        "paper": Setting(options={"data": {"mnist": "F-8", "cifar10": "LeNet5"}}),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = described("wu-inputs", measure, Setting(), Setting(), own=False)

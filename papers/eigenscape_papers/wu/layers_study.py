@@ -12,8 +12,8 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
-    Study,
     Workshop,
+    described,
     indices,
     printed,
     rounded,
@@ -86,20 +86,9 @@ def _panel(cast: Cast, names: Sequence[str], ratios: Sequence[Measured]) -> Pane
     )
 
 
-STUDY = Study(
-    name=_NAME,
-    paper="Wu",
-    where="Wu-2020 Tables 6, 7, 8",
-    title="How much of a layer's input is its mean?",
-    settings={
-        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_CONV, casts.SMALL_MLP_BN)),
-        "paper": Setting(
-            (casts.MLP, casts.LENET, casts.LENET_WIDTHS[0], casts.MLP_BN[0], casts.LENET_BN),
-            note="The rows LeNet5-(conv2-25), VGG11, F-200²-100 and those of T-600 to T-1200 are "
-            "left out: these networks were not trained. First layers are all in wu-inputs. "
-            "LeNet5-BN saw standardised pixels; wu-inputs finds that theirs were scaled by other "
-            "numbers.",
-        ),
-    },
-    measure=measure,
+STUDY = described(
+    _NAME,
+    measure,
+    Setting((casts.SMALL_MLP, casts.SMALL_CONV, casts.SMALL_MLP_BN)),
+    Setting((casts.MLP, casts.LENET, casts.LENET_WIDTHS[0], casts.MLP_BN[0], casts.LENET_BN)),
 )

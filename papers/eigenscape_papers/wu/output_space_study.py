@@ -19,8 +19,8 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
-    Study,
     Workshop,
+    described,
     indices,
     matrix_layers,
     printed,
@@ -215,23 +215,18 @@ def _aside(x: Sequence[float], index: int) -> tuple[float, ...]:
     return tuple(at + 0.1 * (index - 2) for at in x)
 
 
-STUDY = Study(
-    name=_NAME,
-    paper="Wu",
-    where="Table 10; §4.4",
-    title="Is the top eigenspace of E[M] the row space of the weights above the layer?",
-    settings={
-        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_MLP_RANDOM)),
-        "paper": Setting(
-            (
-                casts.LENET,
-                casts.LENET_MNIST,
-                casts.CIFAR_MLPS[1],
-                *casts.ROWS,
-                casts.MLP,
-                casts.MLP_RANDOM,
-            ),
-        ),
-    },
-    measure=measure,
+STUDY = described(
+    _NAME,
+    measure,
+    Setting((casts.SMALL_MLP, casts.SMALL_MLP_RANDOM)),
+    Setting(
+        (
+            casts.LENET,
+            casts.LENET_MNIST,
+            casts.CIFAR_MLPS[1],
+            *casts.ROWS,
+            casts.MLP,
+            casts.MLP_RANDOM,
+        )
+    ),
 )

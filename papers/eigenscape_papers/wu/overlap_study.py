@@ -23,9 +23,9 @@ from eigenscape_papers.runner import (
     Portrait,
     Setting,
     Sheet,
-    Study,
     Workshop,
     curve,
+    described,
     last_layer,
     letters,
     mean_and_band,
@@ -371,14 +371,9 @@ def _linearity(values: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([values.double(), k]))[0, 1] ** 2)
 
 
-STUDY = Study(
-    name="wu-overlap",
-    paper="Wu",
-    where="Figs 1a, 5, 9, 12, 23, 24, 28; §5.1; Theorem F.1",
-    title="Do networks trained from different seeds share their top eigenspaces?",
-    settings={
-        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
-        "paper": Setting((casts.LENET, casts.MLP, casts.LENET_BN), {"num_pairs": 260}),
-    },
-    measure=measure,
+STUDY = described(
+    "wu-overlap",
+    measure,
+    Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
+    Setting((casts.LENET, casts.MLP, casts.LENET_BN), {"num_pairs": 260}),
 )

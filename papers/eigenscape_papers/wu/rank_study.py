@@ -14,9 +14,9 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
-    Study,
     Workshop,
     curve,
+    described,
     mean_and_band,
     sheet,
 )
@@ -157,14 +157,9 @@ def _singular_values(layer: str, matrices: Tensor) -> Panel:
     return Panel(marks, x, y, layer)
 
 
-STUDY = Study(
-    name="wu-rank",
-    paper="Wu",
-    where="Figs 1b, 6, 22; §5.2",
-    title="Are the top eigenvectors of a layer, as matrices, of rank one?",
-    settings={
-        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
-        "paper": Setting((casts.LENET, casts.MLP), {"num_pairs": 200}),
-    },
-    measure=measure,
+STUDY = described(
+    "wu-rank",
+    measure,
+    Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
+    Setting((casts.LENET, casts.MLP), {"num_pairs": 200}),
 )

@@ -20,8 +20,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Portrait,
     Setting,
-    Study,
     Workshop,
+    described,
     matrix_layers,
     rounded,
     sheet,
@@ -257,14 +257,9 @@ def _similarity(portrait: Portrait) -> float:
     return float(torch.corrcoef(pair.clamp_min(1e-12 * float(values[0])).log())[0, 1])
 
 
-STUDY = Study(
-    name="wu-spectra",
-    paper="Wu",
-    where="Figs 4, 18, 19; §4.4; App. E.4",
-    title="Where do E[M], E[xxᵀ] and the layer's Hessian have their gaps?",
-    settings={
-        "laptop": Setting((casts.SMALL_MLP, casts.SMALL_MLP_RANDOM)),
-        "paper": Setting((casts.MLP, casts.MLP_RANDOM, casts.LENET)),
-    },
-    measure=measure,
+STUDY = described(
+    "wu-spectra",
+    measure,
+    Setting((casts.SMALL_MLP, casts.SMALL_MLP_RANDOM)),
+    Setting((casts.MLP, casts.MLP_RANDOM, casts.LENET)),
 )

@@ -17,8 +17,8 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
-    Study,
     Workshop,
+    described,
     rounded,
     sheet,
 )
@@ -150,31 +150,4 @@ def _picture(curves: dict[str, FiniteWidthCurve]) -> Picture:
     )
 
 
-STUDY = Study(
-    name="wu-two-layer",
-    paper="Wu",
-    where="Theorem 4.1, H.1; Thesis Theorems 4.4.1, 4.4.2",
-    title="Does the output Hessian of a random network get rank c − 1?",
-    settings={
-        "laptop": Setting(
-            options={
-                "widths": (50, 100, 200, 400),
-                "num_classes": 5,
-                "num_samples": 4096,
-                "num_seeds": 3,
-                "decoupling": (100, 300),
-            }
-        ),
-        "paper": Setting(
-            options={
-                "widths": (100, 200, 400, 800, 1600, 3200),
-                "num_classes": 10,
-                "num_samples": 32768,
-                "num_seeds": 5,
-                "decoupling": (200, 1000),
-            }
-        ),
-    },
-    measure=measure,
-    own=False,
-)
+STUDY = described("wu-two-layer", measure, Setting(), Setting(), own=False)
