@@ -54,6 +54,7 @@ from eigenscape_papers.runner import (
     Workshop,
     described,
     of_each_cast,
+    picture,
     rounded,
     sheet,
 )
@@ -309,14 +310,7 @@ def _log_picture(network: AttributionNetwork, index: int) -> Picture:
             marks.insert(0, Line(rounded(base[0], 4), rounded(base[1], 3), "muted", "G"))
         tall = Axis("eigenvalues a decade", log=True, limits=(0.3, 3.0 * float(base[1].max())))
         panels.append(Panel(marks, Axis("|λ|", log=True, limits=(low, high)), tall, name))
-    return Picture(
-        f"fig5-{index + 1}",
-        f"Fig. 5: log-spectrum of G and its knockouts, {network.label}",
-        panels,
-        shows="The paper sees three separated bulks. Without G_class the outliers on the right "
-        "shrink; without G_within all but C² eigenvalues are gone; G_{c=c'} changes little. "
-        "Negative eigenvalues, which a knockout may leave, show by their size.",
-    )
+    return picture("papyan-attribution.fig5", panels, network.label, number=index + 1)
 
 
 def _scores_picture(network: AttributionNetwork, index: int) -> Picture:
@@ -339,13 +333,7 @@ def _scores_picture(network: AttributionNetwork, index: int) -> Picture:
             "λ", limits=(min(1.1 * float(all_values.min()), 0.0), 1.1 * float(all_values.max()))
         )
         panels.append(Panel(marks, Axis("index", whole=True), tall, title))
-    return Picture(
-        f"knockouts-{index + 1}",
-        f"Table 1: the top eigenvalues before and after knockouts, {network.label}",
-        panels,
-        shows="An outlier is due to a matrix if it goes with it. The title says how much of the "
-        "outliers' mass above the bulk's edge the subtraction takes.",
-    )
+    return picture("papyan-attribution.knockouts", panels, network.label, number=index + 1)
 
 
 def _sheet(networks: list[AttributionNetwork]) -> Sheet:

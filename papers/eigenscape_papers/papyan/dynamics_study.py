@@ -51,6 +51,7 @@ from eigenscape_papers.runner import (
     Workshop,
     described,
     of_each_cast,
+    picture,
     rounded,
     sheet,
 )
@@ -283,15 +284,8 @@ def _panels_picture(drawn: list[DynamicsMoment], label: str) -> Picture:
         for index, moment in enumerate(ordered)
         if moment.shown is not None
     ]
-    return Picture(
-        "fig6",
-        f"Fig. 6: the log-spectrum of G and its parts, {label}",
-        panels,
-        across=len({moment.num_samples for moment in drawn}),
-        shows="“Means” are the eigenvalues of G_class + G_cross + G_{c=c'}: the first C are due to "
-        "G_class, the others to G_cross. The paper has C more for G_{c=c'}, too small to be drawn; "
-        "they are zero, since it has the span of G_class. “Within” is tr G_within,c over the "
-        "samples of class c, for each c. Heights of points mean nothing.",
+    return picture(
+        "papyan-dynamics.fig6", panels, label, across=len({moment.num_samples for moment in drawn})
     )
 
 
@@ -338,12 +332,7 @@ def _levels_picture(moments: list[DynamicsMoment]) -> Picture:
             marks.append(Line(x, rounded(means), colour, f"{samples} samples"))
         axes = Axis("epoch", log=True), Axis("decades above G_within")
         panels.append(Panel(marks, *axes, f"G_{of_matrix}"))
-    return Picture(
-        "distances",
-        "Distance of the levels of G_cross and G_class from that of G_within",
-        panels,
-        shows="Mean over seeds. The bulks separate where the left curves move away from zero.",
-    )
+    return picture("papyan-dynamics.distances", panels)
 
 
 def _sheet(moments: list[DynamicsMoment]) -> Sheet:

@@ -28,9 +28,9 @@ from eigenscape_papers.runner import (
     Workshop,
     curve,
     described,
-    letters,
     matrix_layers,
     of_each_cast,
+    picture,
     rounded,
     sheet,
 )
@@ -198,11 +198,10 @@ def _worst(
 
 
 def _spectra_picture(network: KroneckerNetwork) -> Picture:
-    return Picture(
-        f"spectra-{letters(network.label)}",
-        f"Largest eigenvalues of G, KFAC and CFAC, {network.label}",
-        tuple(_spectra_panel(spectra) for spectra in network.hidden),
-        shows="Rank by rank. Dotted: after C, and at the end after C².",
+    return picture(
+        "papyan-kronecker.spectra",
+        (_spectra_panel(spectra) for spectra in network.hidden),
+        network.label,
     )
 
 
@@ -239,12 +238,7 @@ def _distance_picture(network: KroneckerNetwork) -> Picture:
         x = Axis("j", log=True, limits=(0.9, 1.3 * len(spectra.values)))
         y = Axis("distance from G", limits=(0.0, 1.2 * (highest or 1.0)))
         panels.append(Panel(marks, x, y, _name(spectra)))
-    return Picture(
-        f"distances-{letters(network.label)}",
-        f"Distance from G in the j largest eigenvalues, {network.label}",
-        tuple(panels),
-        shows="Mean difference of the logarithms of the j largest eigenvalues.",
-    )
+    return picture("papyan-kronecker.distances", panels, network.label)
 
 
 def _name(spectra: KroneckerSpectra) -> str:

@@ -26,6 +26,7 @@ from eigenscape_papers.runner import (
     Sheet,
     Workshop,
     described,
+    picture,
     rounded,
     sheet,
 )
@@ -112,13 +113,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         sheet("fig15", "Share in the wrong place", ("matrix", "run", "steps", "wrong"), verified),
         _ghost_sheet(runs, truth, C),
     )
-    verification = Picture(
-        "fig15",
-        "Fig. 15: densities on matrices whose eigenvalues are known",
-        panels,
-        shows="Ten start vectors, over all eigenvalues smoothed with the same kernel; FastLanczos "
-        "without reorthogonalisation, and Lanczos with it.",
-    )
+    verification = picture("papyan-lanczos.fig15", panels)
     label = networks.cast.label
     pictures = (verification, _ghost_picture(runs, truth, C, label), _harm_picture(runs, label))
     products = sum(run.density.num_products for run in runs)
@@ -240,13 +235,7 @@ def _ghost_picture(runs: list[_Run], truth: Tensor | None, C: int, label: str) -
             marks.append(Points(rounded(known), [0.0] * len(known), "seventh", "eigenvalues"))
         tall = Axis("copies", limits=(-0.3, most + 0.7), whole=True)
         panels.append(Panel(marks, Axis("Ritz value above the bulk"), tall, run.name))
-    return Picture(
-        "ghosts",
-        f"What ghosts do to the outliers, {m} steps, {label}",
-        panels,
-        shows="How often each Ritz value above the bulk is there. Without reorthogonalisation "
-        "rounding copies the outliers, and a count of Ritz values counts the copies.",
-    )
+    return picture("papyan-lanczos.ghosts", panels, label, steps=m)
 
 
 def _harm_picture(runs: list[_Run], label: str) -> Picture:
@@ -261,12 +250,11 @@ def _harm_picture(runs: list[_Run], label: str) -> Picture:
         away = (other - slow.density) / single
         marks.append(Line(rounded(slow.grid[::2], 5), rounded(away[::2], 4), colour, run.name))
     across = Axis("λ"), Axis("difference, in eigenvalues")
-    return Picture(
-        "harmless",
-        f"What ghosts do to the density, {m} steps, {label}",
+    return picture(
+        "papyan-lanczos.harmless",
         [Panel(marks, *across, "less the density with reorthogonalisation")],
-        shows="Drawn over each other the smoothed densities coincide, so this is their difference, "
-        "over the height of one eigenvalue.",
+        label,
+        steps=m,
     )
 
 

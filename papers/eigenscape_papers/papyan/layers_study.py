@@ -55,9 +55,9 @@ from eigenscape_papers.runner import (
     Workshop,
     claims_of,
     described,
-    letters,
     matrix_layers,
     of_each_cast,
+    picture,
     rounded,
     sheet,
 )
@@ -77,10 +77,6 @@ WIDE_MLP = casts.network(
 _NO_DECAY = (
     "Claims on weights are not judged for networks that were trained without weight decay, which "
     "§7.13 assumes; with networks of your own give `--weight-decay`."
-)
-_SHIFTED = (
-    "The line is where nothing changes. What is projected out takes as many values with it, so "
-    "that each of the others moves up by so many places, and lies somewhat below the line."
 )
 # What is formed densely; features of early convolutions are longer.
 _MOST_ENTRIES, _MOST_BYTES = 4096, 16 * 2**30
@@ -277,52 +273,31 @@ def _worst(
 def _pictures(network: LayersNetwork, kind: str, shown: int) -> list[Picture]:
     layers, M = network.parts[kind], _MATRIX[kind]
     word = "singular values" if kind == "weights" else "eigenvalues"
-    stem = f"{kind}-{letters(network.label)}"
-    pictures = [
-        Picture(
-            f"knockout-{stem}",
-            f"{word.capitalize()} of {M} with and without {M}_class, {network.label}",
-            tuple(
-                _knockout_panel(layer.before, layer.after, layer.num_classes, shown, layer.depth)
-                for layer in network.hidden(kind)
-            ),
-            shows=f"The C largest {word} of {M} are discs, the others circles. {_SHIFTED} Far "
-            f"below the line, and level with the circles, are outliers that are due to {M}_class.",
-        )
+    names = {"kind": kind, "M": M, "values": word, "Values": word.capitalize()}
+    knockouts = [
+        _knockout_panel(layer.before, layer.after, layer.num_classes, shown, layer.depth)
+        for layer in network.hidden(kind)
     ]
+    pictures = [picture("papyan-layers.knockout", knockouts, network.label, **names)]
     if kind == "errors":
-        pictures += _cross_picture(network, stem, shown)
+        pictures += _cross_picture(network, shown)
     if kind != "weights":
-        grey = f" Grey: {M}_class + {M}_cross." if kind == "errors" else ""
-        screes = Picture(
-            f"scree-{stem}",
-            f"Largest eigenvalues of {M} and of its class part, {network.label}",
-            tuple(_scree_panel(layer, M, network.cross.get(str(layer.depth))) for layer in layers),
-            shows=f"Dotted: the largest eigenvalue of {M}_within. With depth the C eigenvalues of "
-            f"{M}_class rise above it and come closer to each other.{grey}",
-        )
-        pictures.append(screes)
+        names["grey"] = f" Grey: {M}_class + {M}_cross." if kind == "errors" else ""
+        screes = [_scree_panel(one, M, network.cross.get(str(one.depth))) for one in layers]
+        pictures.append(picture("papyan-layers.scree", screes, network.label, **names))
     return pictures
 
 
-def _cross_picture(network: LayersNetwork, stem: str, shown: int) -> list[Picture]:
+def _cross_picture(network: LayersNetwork, shown: int) -> list[Picture]:
     """Return Fig. 9b: the layers in which Δ_cross has eigenvalues above the bulk."""
     layers = [layer for layer in network.hidden("errors") if layer.num_cross]
-    panels = tuple(
+    panels = [
         _knockout_panel(
             layer.after, network.cross[str(layer.depth)].left, layer.num_cross, shown, layer.depth
         )
         for layer in layers
-    )
-    picture = Picture(
-        f"knockout-cross-{stem}",
-        f"Eigenvalues of Δ without Δ_class, with and without Δ_cross, {network.label}",
-        panels,
-        shows="Δ_class is out already. Of Δ_cross the k leading eigenvectors are projected out, k "
-        "of whose eigenvalues are above the largest of Δ_within; the k largest eigenvalues before "
-        f"are discs. {_SHIFTED} Layers with k = 0 are left out.",
-    )
-    return [picture] if panels else []
+    ]
+    return [picture("papyan-layers.knockout-cross", panels, network.label)] if panels else []
 
 
 def _knockout_panel(before: Tensor, after: Tensor, count: int, shown: int, depth: int) -> Panel:
@@ -377,14 +352,7 @@ def _depth_picture(group: Sequence[LayersNetwork]) -> Picture:
         if "bulk" in label:
             marks.append(Rule(1.0, "", upright=False))
         panels.append(Panel(marks, Axis("layer l", whole=True), Axis(label, log=log)))
-    return Picture(
-        f"depth-{letters(group[0].label)}",
-        f"Class structure by depth, {group[0].label}",
-        tuple(panels),
-        shows="Mean over seeds, of ratios the geometric one, in a band from the least to the most. "
-        "Layer 0 are the inputs. Of weights the middle panel has σ_C/σ_{C+1}. Above 1 all C class "
-        "means stand out of the bulk.",
-    )
+    return picture("papyan-layers.depth", panels, group[0].label)
 
 
 def _depth_marks(

@@ -22,6 +22,7 @@ from eigenscape_papers.runner import (
     Workshop,
     described,
     indices,
+    picture,
     rounded,
     sheet,
 )
@@ -162,17 +163,15 @@ def _spectra_picture(
         Line(x, rounded(theorem.eigenvalues()[:count]), "gauss_newton", "Theorem 8.1"),
         Line(x, rounded(best.eigenvalues()[:count]), "residual", "best weights", dashed=True),
     ]
-    return Picture(
-        "spectra",
-        "Fisher matrix of a logistic regression on a mixture of Gaussians",
+    return picture(
+        "papyan-mixture.spectra",
         (
             Panel(marks, Axis("index", whole=True), Axis("eigenvalue", log=True), "Spectrum"),
             sampling,
         ),
-        shows=f"Left: C = {theorem.num_classes}, D = {theorem.num_inputs}, t = {fit.signal:g}. The "
-        "theorem's steps are outliers, mini-bulk and bulk, for probabilities that are the same in "
-        "all samples of a class. A trained regression follows the exact levels at the best "
-        "weights. Right: sampled with such probabilities, the matrix tends to the lemma's.",
+        C=theorem.num_classes,
+        D=theorem.num_inputs,
+        t=f"{fit.signal:g}",
     )
 
 
@@ -197,9 +196,8 @@ def _ratio_picture(
         of_errors.append(Line(x, y, tint, label, dashed))
     errors = [fit.error for fit in fits]
     of_errors.append(Points(rounded(ratios), rounded(errors), "hessian", "trained"))
-    return Picture(
-        "ratios",
-        "What the ratios of outliers, mini-bulk and bulk say about misclassification",
+    return picture(
+        "papyan-mixture.ratios",
         (
             Panel(growth, Axis("t"), Axis("ratio", log=True), "Theorem 8.1"),
             Panel(
@@ -209,8 +207,6 @@ def _ratio_picture(
                 "Trained",
             ),
         ),
-        shows="Left: all three ratios grow with t. Right: the ratio that is measured determines "
-        "the error, by another curve than the theorem's; the one at the best weights predicts it.",
     )
 
 

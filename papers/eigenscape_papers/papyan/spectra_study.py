@@ -45,6 +45,7 @@ from eigenscape_papers.runner import (
     Workshop,
     described,
     of_each_cast,
+    picture,
     rounded,
     sheet,
 )
@@ -246,14 +247,7 @@ class SpectraDeflation:
             Panel(drawn, Axis("λ", limits=ends), Axis("density", log=True, limits=tall), title)
             for drawn, title in zip(marks, titles, strict=True)
         ]
-        return Picture(
-            "fig17",
-            f"Fig. 17: deflation of the train Hessian, {self.label}",
-            panels,
-            shows="With the settings of App. D.2: 128 steps from one vector, no "
-            "reorthogonalisation, κ = 3; 128 subspace iterations. Without outliers the kernel is "
-            "narrower, and the bulk shows its edge.",
-        )
+        return picture("papyan-spectra.fig17", panels, self.label)
 
 
 def paper_density(
@@ -313,32 +307,14 @@ def _pictures(looks: Sequence[SpectraLook]) -> list[Picture]:
     label = looks[0].label
     slug = "-".join("".join(c if c.isalnum() else " " for c in label.lower()).split())
     return [
-        Picture(
-            f"fig3-{slug}",
-            f"Fig. 3: spectrum of the Hessian, {label}",
-            spectra,
-            shows="The top C eigenvalues are stems, at the height that one eigenvalue has. Note "
-            "the different axes of train and test.",
-        ),
-        Picture(
-            f"fig4a-{slug}",
-            f"Fig. 4a: H and its parts G and E, {label}",
-            bulks,
-            shows="Outliers of H are those of G: with G knocked out, E has none. What is left of "
-            "zero is due to E, as G has no negative eigenvalues.",
-        ),
-        Picture(
-            f"fig4b-{slug}",
-            f"Fig. 4b: the bulks of H, G and E, {label}",
-            [_zoom_panel(look) for look in looks],
-            shows="Where the bulk of H is that of E, it is due to E; where it is that of G, to G.",
-        ),
-        Picture(
-            f"fig14-{slug}",
-            f"Fig. 14: the Hessian by Lanczos alone, {label}",
+        picture("papyan-spectra.fig3", spectra, label, key=slug),
+        picture("papyan-spectra.fig4a", bulks, label, key=slug),
+        picture("papyan-spectra.fig4b", [_zoom_panel(look) for look in looks], label, key=slug),
+        picture(
+            "papyan-spectra.fig14",
             [_bare_panel(look.bare, look.split) for look in looks if look.bare is not None],
-            shows="With the settings of App. D.2 and nothing deflated: each outlier is as wide as "
-            "the kernel, and so is the edge of the bulk.",
+            label,
+            key=slug,
         ),
     ]
 

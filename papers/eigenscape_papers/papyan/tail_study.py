@@ -24,6 +24,7 @@ from eigenscape_papers.runner import (
     Sheet,
     Workshop,
     described,
+    picture,
     rounded,
     sheet,
 )
@@ -141,13 +142,7 @@ def _picture(networks: Networks, fits: dict[str, PowerTail | None], index: int) 
             marks.append(Line(x, y, "ink", label, dashed=True))
         axes = Axis("|λ|", log=True), Axis("density", log=True)
         panels.append(Panel(marks, *axes, titles[scale]))
-    return Picture(
-        f"fig16-{index + 1}",
-        f"Fig. 16: the tail of E, {networks.cast.label}",
-        panels,
-        shows="The densities of either sign, with the line that fits both; half of it on either "
-        "side. The paper's slopes are −2.7 and −2.2.",
-    )
+    return picture("papyan-tail.fig16", panels, networks.cast.label, number=index + 1)
 
 
 STUDY = described(

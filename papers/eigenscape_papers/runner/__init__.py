@@ -16,7 +16,6 @@ from eigenscape_papers.runner.claims import parse_claims as parse_claims
 from eigenscape_papers.runner.claims import printed as printed
 from eigenscape_papers.runner.claims import slug as slug
 from eigenscape_papers.runner.claims import summary as summary
-from eigenscape_papers.runner.described import described as described
 from eigenscape_papers.runner.draw import SERIES as SERIES
 from eigenscape_papers.runner.draw import curve as curve
 from eigenscape_papers.runner.draw import dotted as dotted
@@ -52,6 +51,9 @@ from eigenscape_papers.runner.study import run_study as run_study
 from eigenscape_papers.runner.study_result import Sheet as Sheet
 from eigenscape_papers.runner.study_result import StudyResult as StudyResult
 from eigenscape_papers.runner.tables import sheet as sheet
+from eigenscape_papers.runner.words import described as described
+from eigenscape_papers.runner.words import picture as picture
+from eigenscape_papers.runner.words import sheet_of as sheet_of
 from eigenscape_papers.runner.workshop import Networks as Networks
 from eigenscape_papers.runner.workshop import Workshop as Workshop
 from eigenscape_papers.runner.workshop import counted as counted

@@ -78,10 +78,12 @@ def mean_and_band(runs: Tensor, colour: str, label: str | None) -> list[Line | B
     return marks
 
 
-def spectrum(values: Tensor, colour: str, label: str | None) -> Points:
+def spectrum(
+    values: Tensor, colour: str, label: str | None = None, *, hollow: bool = False
+) -> Points:
     """Return eigenvalues over their index."""
     y = rounded(values)
-    return Points(indices(len(y)), y, colour, label)
+    return Points(indices(len(y)), y, colour, label, hollow=hollow)
 
 
 def values_panel(
@@ -98,8 +100,7 @@ def values_panel(
         The panel.
     """
     marks: list[Points | Line] = [
-        Points(indices(len(values)), rounded(values), colour, name, hollow=True)
-        for name, values, colour in approximations
+        spectrum(values, colour, name, hollow=True) for name, values, colour in approximations
     ]
     marks.append(curve(true, "hessian", "H"))
     return Panel(marks, Axis("index", whole=True), Axis("eigenvalue", log=True), title)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from eigenscape.records import Axis, Panel, Picture, Points
-from eigenscape_papers.runner import SERIES, Measured, Sheet, counted, rounded, sheet
+from eigenscape_papers.runner import SERIES, Measured, Sheet, counted, picture, rounded, sheet
 from eigenscape_papers.wu._table_9 import (
     INDEXED,
     TABLE_9,
@@ -281,13 +281,4 @@ def pictures(rows: Sequence[Row]) -> tuple[Picture, ...]:
         )
         for number, (method, (places, values)) in enumerate(shown.items())
     ]
-    picture = Picture(
-        "variances",
-        "Posterior variance along the directions of the first layer",
-        tuple(panels),
-        shows=f"Of {first.network}, seed {first.seed}. Where the curvature is large the posterior "
-        "has to be narrow. BASE has no eigenvalues: its directions are the parameters in their "
-        "order. ITER-M has a matrix of fewer ranks than classes, so most of its directions have no "
-        "eigenvalue either, and come last, in the order of the basis.",
-    )
-    return (picture,)
+    return (picture("wu-bounds.variances", panels, first.network, seed=first.seed),)

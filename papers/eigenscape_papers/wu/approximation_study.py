@@ -19,6 +19,7 @@ from eigenscape_papers.runner import (
     described,
     matrix_layers,
     overlaps_panel,
+    picture,
     sheet,
     values_panel,
 )
@@ -58,17 +59,11 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
                 for each in fit.approximations
             ]
         pictures += [
-            Picture(
-                f"approximation-values-{cast.key[:-11]}",
-                f"Top eigenvalues of each layer and of its approximations, {cast.label}",
-                tuple(values),
-                shows="The line is the layer's Hessian, circles are its approximations.",
+            picture(
+                "wu-approximation.approximation-values", values, cast.label, key=cast.key[:-11]
             ),
-            Picture(
-                f"approximation-overlaps-{cast.key[:-11]}",
-                f"Overlap of top eigenspaces of each layer and its approximations, {cast.label}",
-                tuple(overlaps),
-                shows="1 means that the first k eigenvectors span the same space.",
+            picture(
+                "wu-approximation.approximation-overlaps", overlaps, cast.label, key=cast.key[:-11]
             ),
         ]
     names = (

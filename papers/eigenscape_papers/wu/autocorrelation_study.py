@@ -26,6 +26,7 @@ from eigenscape_papers.runner import (
     curve,
     described,
     matrix_layers,
+    picture,
     sheet,
     slug,
     spectrum,
@@ -157,12 +158,7 @@ def _along_picture(along: Sequence[RatioAlong]) -> Picture:
         ]
         axis = Axis("epoch", ticks=ticks, limits=(0.5, len(epochs) + 0.5))
         panels.append(Panel(lines, axis, Axis("λ₁/λ₂", log=True), network))
-    return Picture(
-        "ratios-along",
-        "λ₁/λ₂ of E[xxᵀ] along training",
-        tuple(panels),
-        shows="Mean over seeds at the epochs whose weights were kept, the first layer left out.",
-    )
+    return picture("wu-autocorrelation.ratios-along", panels)
 
 
 def _layers(
@@ -192,12 +188,12 @@ def _picture(networks: Networks, records: Sequence[Autocorrelation]) -> Picture:
         )
         for record in records
     )
-    return Picture(
-        f"input-spectra-{slug(networks.cast.model)}-{networks.cast.data}",
-        f"Top eigenvalues of E[xxᵀ], {networks.cast.label}",
+    return picture(
+        "wu-autocorrelation.input-spectra",
         panels,
-        shows="One eigenvalue stands alone where the mean of a layer's input is what counts; after "
-        "BatchNorm it does not.",
+        networks.cast.label,
+        model=slug(networks.cast.model),
+        data=networks.cast.data,
     )
 
 

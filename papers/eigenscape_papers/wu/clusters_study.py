@@ -10,6 +10,7 @@ from eigenscape_papers.runner import (
     Workshop,
     described,
     matrix_layers,
+    picture,
     rounded,
     sheet,
 )
@@ -83,13 +84,12 @@ def _numbers(gradients: LogitGradients) -> tuple[float | None, ...]:
 
 def _picture(networks: Networks, layer: str, cases: _Cases) -> Picture:
     first = networks.cast.model.lower().replace("^", "x")
-    return Picture(
-        f"clusters-{first}",
-        f"Logit gradients of {layer} of {networks.cast.label}, by t-SNE",
-        tuple(_panel(when, variable, r) for (when, variable), r in cases.items()),
-        shows="A point is the mean over a class of the gradient of a logit. Colours are logits at "
-        "the start and classes at the minimum; black rings are the centres of these. "
-        "t-SNE keeps neighbours, not distances.",
+    return picture(
+        "wu-clusters.clusters",
+        (_panel(when, variable, r) for (when, variable), r in cases.items()),
+        networks.cast.label,
+        model=first,
+        layer=layer,
     )
 
 

@@ -25,6 +25,7 @@ from eigenscape_papers.runner import (
     letters,
     matrix_layers,
     of_each_cast,
+    picture,
     sheet,
 )
 from eigenscape_papers.runner.orders import rank_correlation
@@ -163,18 +164,19 @@ def _picture(
 ) -> Picture:
     side = min(max(portrait.num_outputs, _LEAST), _MOST)
     name = letters(f"{networks.cast.model}{portrait.layer}")
-    return Picture(
-        f"correspondence-{name}",
-        f"Eigenvector correspondence, {portrait.layer} of {networks.cast.label}, m = "
-        f"{portrait.num_outputs}",
+    return picture(
+        "wu-correspondence.correspondence",
         (
             _panel(true.input[:side, :side], "H with E[xxᵀ]", "v_j"),
             _panel(true.output[:side, :side], "H with E[M]", "u_j"),
             _panel(product.input[:side, :side], "product, E[xxᵀ]", "v_j"),
             _panel(product.output[:side, :side], "product, E[M]", "u_j"),
         ),
-        shows="A column is an eigenvector; a dark first row means it lies on the mean input. The "
-        f"product is E[M] ⊗ E[xxᵀ]. At most the first {side} rows and columns are drawn.",
+        networks.cast.label,
+        key=name,
+        layer=portrait.layer,
+        outputs=portrait.num_outputs,
+        most=side,
     )
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from eigenscape.records import Panel, Picture
+from eigenscape.records import Panel
 from eigenscape_papers.runner import (
     Cast,
     Measured,
@@ -14,6 +14,7 @@ from eigenscape_papers.runner import (
     matrix_layers,
     of_each_cast,
     overlaps_panel,
+    picture,
     sheet,
     values_panel,
 )
@@ -34,20 +35,8 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     }
     names = ("network", "λ̂/λ, first c − 1", "overlap (50)", "overlap rescaled", "λ₁")
     pictures = (
-        Picture(
-            "full-hessian-values",
-            "Top eigenvalues of the whole Hessian, and their approximation",
-            values,
-            shows="The line is the Hessian. The approximation knows E[M] of all layers together "
-            "and the mean input of each.",
-        ),
-        Picture(
-            "full-hessian-overlaps",
-            "Overlap of the whole Hessian's top eigenspaces with their approximation",
-            overlaps,
-            shows="(50) takes T u_i for eigenvectors; “rescaled” takes those of T E[M] Tᵀ. Where "
-            "only one curve is seen they agree.",
-        ),
+        picture("wu-full-hessian.full-hessian-values", values),
+        picture("wu-full-hessian.full-hessian-overlaps", overlaps),
     )
     table = sheet("networks", "Every network", names, rows)
     return Outcome(measured, pictures, (table,), _notes(setting, workshop), sum(products))

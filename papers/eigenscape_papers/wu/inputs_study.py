@@ -7,7 +7,7 @@ say how images were normalised, which no text does.
 from typing import Any
 
 from eigenscape.analyses import autocorrelation
-from eigenscape.records import Axis, Panel, Picture
+from eigenscape.records import Axis, Panel
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape_papers.datasets import load
 from eigenscape_papers.networks import build
@@ -17,6 +17,7 @@ from eigenscape_papers.runner import (
     Setting,
     Workshop,
     described,
+    picture,
     sheet,
     spectrum,
 )
@@ -65,14 +66,8 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             for claim, value in zip(ids, (record.dominance, inner), strict=False):
                 measured[f"wu.2020.{claim}"] = Measured(value)
     names = ("data", "normalised", "‖E[x]E[x]ᵀ‖/‖Σ‖", "|v₁ᵀÊ[x]|", "λ₁/λ₂")
-    picture = Picture(
-        "inputs",
-        "Eigenvalues of E[xxᵀ] of the first layer, under three normalisations",
-        tuple(panels),
-        shows="What a first layer sees does not depend on training, only on how pixels are scaled.",
-    )
     table = sheet("inputs", "Every normalisation", names, rows)
-    return Outcome(measured, (picture,), (table,))
+    return Outcome(measured, (picture("wu-inputs.inputs", panels),), (table,))
 
 
 STUDY = described("wu-inputs", measure, Setting(), Setting(), own=False)

@@ -6,7 +6,7 @@ is what wu-autocorrelation measures, and kept with it.
 
 from collections.abc import Sequence
 
-from eigenscape.records import Axis, Panel, Picture, Points
+from eigenscape.records import Axis, Panel, Points
 from eigenscape_papers.runner import (
     Cast,
     Measured,
@@ -15,6 +15,7 @@ from eigenscape_papers.runner import (
     Workshop,
     described,
     indices,
+    picture,
     printed,
     rounded,
     sheet,
@@ -49,13 +50,6 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
                 (cast.label, layer, ratio.ours, ratio.spread, theirs[0], inner.ours, theirs[1])
             )
         panels.append(_panel(cast, tuple(layers), means))
-    picture = Picture(
-        "norm-ratios",
-        "How much of a layer's input is its mean",
-        tuple(panels),
-        shows="Mean and standard deviation over networks, layers from first to last, and their "
-        "Tables 6 and 8.",
-    )
     names_of = (
         "networks",
         "layer",
@@ -66,7 +60,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         "Tables 7, 8",
     )
     table = sheet("layers", "Every layer, mean over networks", names_of, rows)
-    return Outcome({}, (picture,), (table,), by_name=by_name)
+    return Outcome({}, (picture(f"{_NAME}.norm-ratios", panels),), (table,), by_name=by_name)
 
 
 def _panel(cast: Cast, names: Sequence[str], ratios: Sequence[Measured]) -> Panel:

@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 import torch
 
 from eigenscape.errors import UnsupportedModelError
-from eigenscape.records import Axis, Panel, Picture, Points, storable
+from eigenscape.records import Axis, Panel, Points, storable
 from eigenscape.risk import EmpiricalRisk
 from eigenscape_papers.runner import (
     Cast,
@@ -23,6 +23,7 @@ from eigenscape_papers.runner import (
     described,
     indices,
     matrix_layers,
+    picture,
     printed,
     rounded,
     sheet,
@@ -120,16 +121,13 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             values = [v for layer in firsts for v in layer.overlaps(space, start=True)]
             if values:
                 measured[f"wu.sec4.4.initial.{kind}{end}"] = Measured.over(values)
-    picture = Picture(
-        "output-space",
-        "Top c − 1 eigenspace of E[M] and the rows of S",
-        tuple(panels),
-        shows="Their overlap, mean and standard deviation over seeds. S is the product of the "
-        "weights above the layer, as printed, or E[∂z/∂output], in which units that never fire "
-        "count for nothing.",
-    )
     table = sheet("layers", "Every layer", _COLUMNS, rows)
-    return Outcome(measured, (picture,) if panels else (), (table,), by_name=by_name)
+    return Outcome(
+        measured,
+        (picture(f"{_NAME}.output-space", panels),) if panels else (),
+        (table,),
+        by_name=by_name,
+    )
 
 
 def _layers(cast: Cast, workshop: Workshop) -> tuple[OutputSpaceLayer, ...]:

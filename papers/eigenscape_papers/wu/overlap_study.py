@@ -27,8 +27,8 @@ from eigenscape_papers.runner import (
     curve,
     described,
     last_layer,
-    letters,
     mean_and_band,
+    picture,
     sheet,
     slug,
 )
@@ -188,14 +188,7 @@ def _picture(group: str, layers: list[OverlapOfLayer]) -> Picture:
         title = f"{layer.layer}, m = {layer.num_outputs}"
         panels.append(Panel(marks, Axis("k", whole=True), Axis("overlap"), title))
     pairs = len(layers[0].overlaps)
-    return Picture(
-        f"overlap-{letters(group)}",
-        f"Overlap of top eigenspaces of different networks, {group}",
-        tuple(panels),
-        shows=f"Mean over {pairs} pairs of networks; the band is one standard deviation, the "
-        "dotted line the number of outputs m. The prediction knows only E[M] and E[xxᵀ] of each "
-        "network.",
-    )
+    return picture("wu-overlap.overlap", panels, group, pairs=pairs)
 
 
 def _sheet(layers: list[OverlapOfLayer]) -> Sheet:

@@ -18,6 +18,7 @@ from eigenscape_papers.runner import (
     curve,
     described,
     mean_and_band,
+    picture,
     sheet,
 )
 from eigenscape_papers.wu import networks as casts
@@ -125,19 +126,12 @@ def _chance(m: int, n: int, count: int = 20) -> float:
 
 def _pictures(cast: Cast, layers: Sequence[_Layer]) -> list[Picture]:
     return [
-        Picture(
-            f"rank-{cast.key[:-11]}",
-            f"‖Mat(h)‖/‖Mat(h)‖_F of top eigenvectors, {cast.label}",
-            tuple(_panel(layer) for layer in layers),
-            shows="1 is a matrix of rank one. The dotted lines are a random matrix of the shape "
-            "(across) and the number of outputs m (upright).",
-        ),
-        Picture(
-            f"singular-values-{cast.key[:-11]}",
-            f"Singular values of the first eigenvectors as matrices, {cast.label}",
-            tuple(layer.singular for layer in layers),
-            shows="The ten largest singular values of Mat(h_1) to Mat(h_4), first seed (Wu Fig. "
-            "1b). Their squares add up to 1; one that stands alone is a matrix of rank one.",
+        picture("wu-rank.rank", map(_panel, layers), cast.label, key=cast.key[:-11]),
+        picture(
+            "wu-rank.singular-values",
+            (layer.singular for layer in layers),
+            cast.label,
+            key=cast.key[:-11],
         ),
     ]
 

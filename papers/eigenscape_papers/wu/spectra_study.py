@@ -23,7 +23,7 @@ from eigenscape_papers.runner import (
     Workshop,
     described,
     matrix_layers,
-    rounded,
+    picture,
     sheet,
     spectrum,
 )
@@ -99,10 +99,10 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             for name in (_RANDOM, _MINIMUM)
         ]
         measured["wu.fig4c.random-labels.no-gap"] = Measured(sizes[0] / sizes[1])
-    along, picture, rows = _trajectory(workshop, followed)
+    along, drawn, rows = _trajectory(workshop, followed)
     table = sheet("trajectory", "Along training", _COLUMNS, rows)
     products = sum(p.pairs.num_products for p in portraits.values())
-    return Outcome(measured | along, (*pictures, picture), (table,), (), products)
+    return Outcome(measured | along, (*pictures, drawn), (table,), (), products)
 
 
 def _control(setting: Setting) -> list[Cast]:
@@ -149,7 +149,7 @@ def _trajectory(
     ratios, places = [], []
     inputs: list[Line | Points] = []
     outputs: list[Line | Points] = []
-    for index, epoch in enumerate(epochs):
+    for number, epoch in enumerate(epochs):
         first = _portrait(workshop, true, hidden[0], epoch)
         later = _portrait(workshop, true, second, epoch)
         values = _values(first.kronecker.output_factor)
@@ -159,29 +159,19 @@ def _trajectory(
         size = _ratio(values, c - 1) if 2 <= c <= len(values) else None
         rows.append((epoch, later.layer, later.inputs.ratio, first.layer, gap, size))
         # Names in the first panel alone: a legend hides points.
-        tint, label = SERIES[index % len(SERIES)], f"epoch {epoch}"
+        tint, label = SERIES[number % len(SERIES)], f"epoch {epoch}"
         inputs.append(spectrum(later.inputs.values[:_TOP].clamp_min(0), tint, label))
         outputs.append(spectrum(values[:_TOP].clamp_min(0), tint, None))
-    picture = Picture(
-        "along-training",
-        f"Eigenvalues along training, {true.cast.label}",
-        (
-            Panel(inputs, Axis("index", whole=True), Axis("E[xxᵀ]", log=True), later.layer),
-            Panel(
-                [Rule(c - 0.5, "c − 1"), *outputs],
-                Axis("index", whole=True),
-                Axis("E[M]", log=True),
-                hidden[0],
-            ),
-        ),
-        shows="Left, the input's autocorrelation keeps one large eigenvalue. Right, the output "
-        "Hessian keeps as many large ones as there are classes, or one less.",
+    index = Axis("index", whole=True)
+    panels = (
+        Panel(inputs, index, Axis("E[xxᵀ]", log=True), later.layer),
+        Panel([Rule(c - 0.5, "c − 1"), *outputs], index, Axis("E[M]", log=True), hidden[0]),
     )
     numbers = {
         "wu.fig18.rank-one-along": Measured(min(ratios)),
         "wu.fig19.outliers-along": Measured(sum(places) / len(places)),
     }
-    return numbers, picture, rows
+    return numbers, picture("wu-spectra.along-training", panels, true.cast.label), rows
 
 
 def _cases_picture(layer: str, cast: Cast, portraits: Mapping[str, Portrait], c: int) -> Picture:
@@ -194,24 +184,19 @@ def _cases_picture(layer: str, cast: Cast, portraits: Mapping[str, Portrait], c:
                 [
                     Rule(c - 0.5, "c − 1"),
                     spectrum(block / block[0], "hessian", "H / λ₁(H)"),
-                    Points(
-                        tuple(float(i + 1) for i in range(len(outputs))),
-                        rounded(outputs / outputs[0]),
-                        "gauss_newton",
-                        "E[M] / λ₁(E[M])",
-                        hollow=True,
-                    ),
+                    spectrum(outputs / outputs[0], "gauss_newton", "E[M] / λ₁(E[M])", hollow=True),
                 ],
                 Axis("index", whole=True),
                 Axis("share of the first", limits=(0.0, 1.05)),
                 name,
             )
         )
-    return Picture(
-        f"spectra-{cast.model.lower().replace('^', 'x')}",
-        f"Spectra of E[M] and of the layer's Hessian, {layer} of {cast.label}",
-        tuple(panels),
-        shows="The two spectra fall alike because E[xxᵀ] is close to rank one.",
+    return picture(
+        "wu-spectra.spectra",
+        panels,
+        cast.label,
+        model=cast.model.lower().replace("^", "x"),
+        layer=layer,
     )
 
 

@@ -19,6 +19,7 @@ from eigenscape_papers.runner import (
     Setting,
     Workshop,
     described,
+    picture,
     rounded,
     sheet,
 )
@@ -137,16 +138,12 @@ def _picture(curves: dict[str, FiniteWidthCurve]) -> Picture:
             corrected = rounded(curve.firing_overlaps.mean(1))
             space.append(Points(x, corrected, "residual", "rectified: rows × π"))
             space.append(Rule(curve.row_limit, "0.829", upright=False))
-    return Picture(
-        "two-layer",
-        "The output Hessian of a random two-layer network as it grows",
+    return picture(
+        "wu-two-layer.two-layer",
         (
             Panel(gap, Axis("hidden units n", log=True), Axis("λ_c/λ_{c−1}", log=True)),
             Panel(space, Axis("hidden units n", log=True), Axis("overlap")),
         ),
-        shows="Left: the gap after c − 1 eigenvalues opens; dashed, what the limit predicts from "
-        "the same drawn weights, so that both have the same bends. Right: with rectified inputs "
-        "the rows of W₂ must be scaled by how often each unit fires.",
     )
 
 
