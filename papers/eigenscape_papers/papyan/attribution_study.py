@@ -8,8 +8,6 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,18 +43,17 @@ from eigenscape_papers.papyan.whole_spectra import (
     total_trace,
 )
 from eigenscape_papers.runner import (
-    Cast,
-    Measured,
     Networks,
     Outcome,
     Setting,
     Sheet,
     Workshop,
     described,
-    of_each_cast,
+    of_each_network,
+    over_networks,
     picture,
     rounded,
-    sheet,
+    table,
 )
 
 # What residuals may be where only products are known: an eigenvalue is within a hundredth for
@@ -94,29 +91,21 @@ class AttributionNetwork:
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Knock parts out of H and G of every network, at the end of training."""
-    networks = [*chain(*of_each_cast("attribution", setting, workshop, _of_cast))]
-    numbers = [one.measured() for one in networks]
-    measured = {
-        id: Measured.over([one[id] for one in numbers if id in one])
-        for id in dict.fromkeys(id for one in numbers for id in one)
-    }
+    networks = of_each_network("attribution", setting, workshop, _look)
     pictures = [
-        picture
+        drawn(one, index)
         for index, one in enumerate(one for one in networks if one.spectra)
-        for picture in (_log_picture(one, index), _scores_picture(one, index))
+        for drawn in (_log_picture, _scores_picture)
     ]
     products = sum(a.num_products for one in networks for a in one.scores.values())
+    measured = over_networks([one.measured() for one in networks])
     return Outcome(measured, tuple(pictures), (_sheet(networks),), (), products)
 
 
-def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[AttributionNetwork, ...]:
-    networks = workshop.networks(cast)
-    return tuple(_look(workshop, networks, seed, setting.options) for seed in cast.seeds)
-
-
 def _look(
-    workshop: Workshop, networks: Networks, seed: int, options: Mapping[str, Any]
+    networks: Networks, seed: int, setting: Setting, workshop: Workshop
 ) -> AttributionNetwork:
+    options = setting.options
     risk, C = networks.risk(seed), networks.data.num_classes or 2
     gradients, hessian, of_gradients = _matrices(risk, C, options["max_bytes"], workshop.progress)
     G, without_class = of_gradients["G"], _less(of_gradients["G"], of_gradients["class"])
@@ -337,8 +326,6 @@ def _scores_picture(network: AttributionNetwork, index: int) -> Picture:
 
 
 def _sheet(networks: list[AttributionNetwork]) -> Sheet:
-    names = ["network", "seed", "cause and matrix", "k", "mass subtracted", "gap subtracted"]
-    names += ("mass projected", "gap projected", "random mass", "random mass projected")
     rows = []
     for one in networks:
         for name, a in one.scores.items():
@@ -346,7 +333,7 @@ def _sheet(networks: list[AttributionNetwork]) -> Sheet:
             start = (one.label, one.seed, name, a.num_outliers)
             shares = (a.mass_subtracted, a.gap_subtracted, a.mass_projected, a.gap_projected)
             rows.append((*start, *shares, null[0], null[2]))
-    return sheet("knockouts", "Shares that disappear with a knockout", names, rows)
+    return table("papyan-attribution.knockouts", rows)
 
 
 STUDY = described(

@@ -47,13 +47,12 @@ from eigenscape_papers.runner import (
     Networks,
     Outcome,
     Setting,
-    Sheet,
     Workshop,
     described,
     of_each_cast,
     picture,
     rounded,
-    sheet,
+    table,
 )
 
 _SHARES = (1 / 16, 1 / 4, 1.0)  # of a user's own data
@@ -119,9 +118,10 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     shown = [moment for moment in moments if moment.shown is not None]
     pictures = [_panels_picture(shown, ordered[0].label)] if shown else []
     pictures.append(_levels_picture(moments))
+    levels = table("papyan-dynamics.levels", [*map(_row, moments)])
     products = sum(m.shown.spectrum.num_products for m in shown if m.shown)
     notes = (_NO_LEVELS,) if any(m.shown and not m.shown.within for m in shown) else ()
-    return Outcome(_measured(moments), tuple(pictures), (_sheet(moments),), notes, products)
+    return Outcome(_measured(moments), tuple(pictures), (levels,), notes, products)
 
 
 def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[DynamicsMoment, ...]:
@@ -284,9 +284,8 @@ def _panels_picture(drawn: list[DynamicsMoment], label: str) -> Picture:
         for index, moment in enumerate(ordered)
         if moment.shown is not None
     ]
-    return picture(
-        "papyan-dynamics.fig6", panels, label, across=len({moment.num_samples for moment in drawn})
-    )
+    sizes = {moment.num_samples for moment in drawn}
+    return dataclasses.replace(picture("papyan-dynamics.fig6", panels, label), across=len(sizes))
 
 
 def _panel_marks(
@@ -335,26 +334,14 @@ def _levels_picture(moments: list[DynamicsMoment]) -> Picture:
     return picture("papyan-dynamics.distances", panels)
 
 
-def _sheet(moments: list[DynamicsMoment]) -> Sheet:
-    names = ["samples", "seed", "epoch", "tr G_class", "tr G_cross", "tr G_within", "tr G_c=c'"]
-    names += ("cross above within (decades)", "class above within (decades)")
-    names += ("cross above within by medians", "class above within by medians")
-    names += ("top C of G and of the means apart (decades)",)
-    rows = [
-        (
-            m.num_samples,
-            m.seed,
-            m.epoch,
-            *(m.traces[name] for name in ("class", "cross", "within", "same")),
-            m.distance("cross"),
-            m.distance("class"),
-            m.median_distance("cross"),
-            m.median_distance("class"),
-            None if m.shown is None else m.shown.misalignment(),
-        )
-        for m in moments
-    ]
-    return sheet("levels", "Traces of the parts", names, rows)
+def _row(moment: DynamicsMoment) -> tuple[object, ...]:
+    return (
+        *(moment.num_samples, moment.seed, moment.epoch),
+        *(moment.traces[name] for name in ("class", "cross", "within", "same")),
+        *(moment.distance(name) for name in ("cross", "class")),
+        *(moment.median_distance(name) for name in ("cross", "class")),
+        None if moment.shown is None else moment.shown.misalignment(),
+    )
 
 
 STUDY = described(

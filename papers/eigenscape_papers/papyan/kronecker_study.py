@@ -8,7 +8,6 @@ outliers, and C² reach to the end of the mini-bulk.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import torch
@@ -19,20 +18,21 @@ from eigenscape_papers.papyan.kronecker_spectra import KroneckerSpectra, kroneck
 from eigenscape_papers.papyan.layers_study import WIDE_MLP
 from eigenscape_papers.papyan.whole_spectra import seen_risk
 from eigenscape_papers.runner import (
-    Cast,
     Measured,
     Networks,
     Outcome,
     Setting,
-    Sheet,
     Workshop,
+    by_label,
     curve,
     described,
+    finite,
     matrix_layers,
-    of_each_cast,
+    of_each_network,
     picture,
     rounded,
-    sheet,
+    table,
+    worst,
 )
 
 
@@ -59,18 +59,14 @@ class KroneckerNetwork:
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Compare the spectra of every layer of every network."""
-    networks = [*chain(*of_each_cast("kronecker", setting, workshop, _of_cast))]
+    networks = of_each_network("kronecker", setting, workshop, _look)
     pictures: list[Picture] = []
-    for label in dict.fromkeys(network.label for network in networks):
-        group = [network for network in networks if network.label == label]
+    for group in by_label(networks).values():
         pictures += [_spectra_picture(group[0]), _distance_picture(group[0])]
+    rows = [_row(net, each) for net in networks for each in net.layers]
+    layers = table("papyan-kronecker.layers", rows)
     products = sum(each.num_products for net in networks for each in net.layers)
-    return Outcome(_measured(networks), tuple(pictures), (_sheet(networks),), (), products)
-
-
-def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[KroneckerNetwork, ...]:
-    networks = workshop.networks(cast)
-    return tuple(_look(networks, seed, setting, workshop) for seed in cast.seeds)
+    return Outcome(_measured(networks), tuple(pictures), (layers,), (), products)
 
 
 def _look(networks: Networks, seed: int, setting: Setting, workshop: Workshop) -> KroneckerNetwork:
@@ -157,44 +153,25 @@ def _measured(networks: Sequence[KroneckerNetwork]) -> dict[str, Measured]:
         shallow = net.hidden[: len(net.hidden) // 2]
         return _mean([_both(f) for f in net.deep]) / _mean([_both(f) for f in shallow])
 
-    numbers = {
-        "papyan.fig11.outliers": _worst(networks, lambda net: _outliers(net.hidden[-1])),
-        "papyan.fig11.mini-bulk": _worst(networks, lambda net: _mini_bulk(net.hidden[-1])),
-        "papyan.fig12.deep.outliers": _worst(
-            networks, lambda net: _mean([*map(_outliers, net.deep)])
+    def aligned(net: KroneckerNetwork) -> float:
+        return _mean([float(f.class_distances[: f.num_classes**2][-1]) for f in net.hidden[-2:]])
+
+    claims: dict[str, Callable[[KroneckerNetwork], float]] = {
+        "fig11.outliers": lambda net: _outliers(net.hidden[-1]),
+        "fig11.mini-bulk": lambda net: _mini_bulk(net.hidden[-1]),
+        "fig12.deep.outliers": lambda net: _mean([*map(_outliers, net.deep)]),
+        "fig12.deep.mini-bulk": lambda net: _mean([*map(_mini_bulk, net.deep)]),
+        "fig12.deep.shifted": lambda net: _mean(
+            [shifted_ratio(f, f.num_classes**2) for f in net.deep]
         ),
-        "papyan.fig12.deep.mini-bulk": _worst(
-            networks, lambda net: _mean([*map(_mini_bulk, net.deep)])
-        ),
-        "papyan.fig12.deep.shifted": _worst(
-            networks, lambda net: _mean([shifted_ratio(f, f.num_classes**2) for f in net.deep])
-        ),
-        "papyan.fig12.deep.all": _worst(networks, lambda net: _mean([*map(_both, net.deep)])),
-        "papyan.fig12.depth": _worst(networks, depth),
+        "fig12.deep.all": lambda net: _mean([*map(_both, net.deep)]),
+        "fig12.depth": depth,
     }
+    numbers = {f"papyan.{claim}": worst(networks, of, _mean) for claim, of in claims.items()}
     cifar = [net for net in networks if net.data == "cifar10"]
     if cifar:
-        numbers["papyan.fig12.cifar10.aligned"] = _worst(
-            cifar,
-            lambda net: _mean(
-                [float(f.class_distances[: f.num_classes**2][-1]) for f in net.hidden[-2:]]
-            ),
-        )
+        numbers["papyan.fig12.cifar10.aligned"] = worst(cifar, aligned, _mean)
     return numbers
-
-
-def _worst(
-    networks: Sequence[KroneckerNetwork], value: Callable[[KroneckerNetwork], float]
-) -> Measured:
-    """Return the mean over seeds, of the data set where it is largest; NaN where there is none."""
-    groups: dict[str, list[float]] = {}
-    for network in networks:
-        number = value(network)
-        if math.isfinite(number):
-            groups.setdefault(network.label, []).append(number)
-    numbers = max(groups.values(), key=_mean, default=[math.nan])
-    spread = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None
-    return Measured(_mean(numbers), spread)
 
 
 def _spectra_picture(network: KroneckerNetwork) -> Picture:
@@ -245,37 +222,14 @@ def _name(spectra: KroneckerSpectra) -> str:
     return spectra.layer.removesuffix(".weight")
 
 
-def _sheet(networks: Sequence[KroneckerNetwork]) -> Sheet:
-    names = (
-        "network",
-        "seed",
-        "layer",
-        "λ₁ of KFAC / G",
-        "λ₁ of CFAC / G",
-        "CFAC/KFAC, C",
-        "after C to C²",
-        "C²",
-        "KFAC distance, C²",
-        "CFAC distance, C²",
+def _row(network: KroneckerNetwork, layer: KroneckerSpectra) -> tuple[object, ...]:
+    j = min(layer.num_classes**2, len(layer.values)) - 1
+    return (
+        *(network.label, network.seed, _name(layer)),
+        *(float(v[0] / layer.values[0]) for v in (layer.kronecker, layer.class_kronecker)),
+        *(finite(ratio(layer)) for ratio in (_outliers, _mini_bulk, _both)),
+        *(float(v[j]) for v in (layer.kronecker_distances, layer.class_distances)),
     )
-    rows = []
-    for net in networks:
-        for each in net.layers:
-            j = min(each.num_classes**2, len(each.values)) - 1
-            ratios = (_outliers(each), _mini_bulk(each), _both(each))
-            rows.append(
-                (
-                    net.label,
-                    net.seed,
-                    _name(each),
-                    float(each.kronecker[0] / each.values[0]),
-                    float(each.class_kronecker[0] / each.values[0]),
-                    *(ratio if math.isfinite(ratio) else None for ratio in ratios),
-                    float(each.kronecker_distances[j]),
-                    float(each.class_distances[j]),
-                )
-            )
-    return sheet("layers", "Every layer of every network", names, rows)
 
 
 STUDY = described(

@@ -28,7 +28,7 @@ from eigenscape_papers.runner import (
     described,
     picture,
     rounded,
-    sheet,
+    table,
 )
 
 _PROBES = 10  # Fig. 15
@@ -110,7 +110,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     truth = torch.linalg.eigvalsh(H.to_dense()).flip(0).cpu() if isinstance(H, Dense) else None
     C = networks.data.num_classes or 1
     tables = (
-        sheet("fig15", "Share in the wrong place", ("matrix", "run", "steps", "wrong"), verified),
+        table("papyan-lanczos.fig15", verified),
         _ghost_sheet(runs, truth, C),
     )
     verification = picture("papyan-lanczos.fig15", panels)
@@ -205,14 +205,13 @@ def _ghost_numbers(runs: list[_Run]) -> dict[str, Measured]:
 
 
 def _ghost_sheet(runs: list[_Run], truth: Tensor | None, C: int) -> Sheet:
-    names = ("run", "steps", "ghosts", "Ritz values above the bulk", "eigenvalues there", "wrong")
     edge = _edge(runs, truth, C)
     real = None if truth is None else int((truth > edge).sum())
     rows = []
     for run in runs:
         wrong = None if truth is None else _distance(*_curves(run.density, truth))
         rows.append((run.name, run.num_steps, run.ghosts, run.above(edge), real, wrong))
-    return sheet("ghosts", f"Hessian of a network, {C} outliers", names, rows)
+    return table("papyan-lanczos.ghosts", rows, classes=C)
 
 
 def _edge(runs: list[_Run], truth: Tensor | None, C: int) -> float:

@@ -8,7 +8,6 @@ eigenvalue of the within part; of weights, which have none, σ_{C+1}.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import torch
@@ -46,28 +45,29 @@ from eigenscape_papers.papyan.parts import (
 from eigenscape_papers.papyan.separation import Separation, separation
 from eigenscape_papers.papyan.whole_spectra import some_of
 from eigenscape_papers.runner import (
-    Cast,
     Measured,
     Networks,
     Outcome,
     Setting,
-    Sheet,
     Workshop,
+    by_label,
     claims_of,
     described,
+    finite,
     matrix_layers,
-    of_each_cast,
+    of_each_network,
     picture,
     rounded,
-    sheet,
+    table,
+    worst,
 )
 from eigenscape_papers.runner.orders import rank_correlation
 
 _MATRIX = {"features": "H", "errors": "Δ", "weights": "W"}
-_FIGURE = {
-    "features": ("Fig. 7, §7.5", "fig7", "Fig. 8, §7.6", "fig8"),
-    "errors": ("Fig. 9a, §7.8", "fig9a", "Fig. 10, §7.9", "fig10"),
-    "weights": ("Fig. 13, §7.13", "fig13", "Fig. 13, §7.13", "fig13"),
+_FIGURES = {
+    "features": ("fig7", "fig8"),
+    "errors": ("fig9a", "fig10"),
+    "weights": ("fig13", "fig13"),
 }
 # Rate, decay and number of steps are what it takes for weights to forget where they started, which
 # §7.13 assumes. A width of 96 leaves a bulk beside ten classes.
@@ -127,26 +127,26 @@ class LayersNetwork:
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Take every layer of every network apart."""
-    networks = [*chain(*of_each_cast("layers", setting, workshop, _of_cast))]
+    networks = of_each_network("layers", setting, workshop, _look)
     pictures: list[Picture] = []
-    for label in dict.fromkeys(network.label for network in networks):
-        group = [network for network in networks if network.label == label]
+    for group in by_label(networks).values():
         for kind in KINDS:
             if group[0].hidden(kind):
                 pictures += _pictures(group[0], kind, setting.options["shown"])
         pictures.append(_depth_picture(group))
-    sheets = (_sheet(networks), _accuracy_sheet(networks), _products_sheet(networks))
+    layers = [(net, one) for net in networks for kind in KINDS for one in net.parts[kind]]
+    pairs = [(net, depth) for net in networks for depth in net.products]
+    sheets = (
+        table("papyan-layers.layers", [_row(*pair) for pair in layers]),
+        table("papyan-layers.accuracy", [row for net in networks for row in _accuracy_rows(net)]),
+        table("papyan-layers.products", [_product_row(*pair) for pair in pairs]),
+    )
     notes = () if all(network.has_decay for network in networks) else (_NO_DECAY,)
     return Outcome(_measured(networks), tuple(pictures), sheets, notes)
 
 
-def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[LayersNetwork, ...]:
-    networks, samples = workshop.networks(cast), setting.options["samples"]
-    return tuple(_look(networks, seed, samples, workshop) for seed in cast.seeds)
-
-
-def _look(networks: Networks, seed: int, samples: int | None, workshop: Workshop) -> LayersNetwork:
-    data, device = some_of(networks.data, samples), workshop.device
+def _look(networks: Networks, seed: int, setting: Setting, workshop: Workshop) -> LayersNetwork:
+    data, device = some_of(networks.data, setting.options["samples"]), workshop.device
     model = networks.model(seed)
     risk = EmpiricalRisk(model, CrossEntropy(), data)
     layers = matrix_layers(risk)
@@ -209,7 +209,7 @@ def _measured(networks: Sequence[LayersNetwork]) -> dict[str, Measured]:
         numbers[claim] = _worst(claim, judged, value)
 
     for kind in KINDS:
-        _, first, _, second = _FIGURE[kind]
+        first, second = _FIGURES[kind]
         add(f"papyan.{first}.{kind}.outliers", _last(kind, lambda layer: layer.mass))
         add(f"papyan.{first}.{kind}.bulk", _last(kind, lambda layer: layer.change))
         add(f"papyan.{first}.{kind}.global-mean", _mean(kind, lambda layer: layer.first))
@@ -258,16 +258,8 @@ def _worst(
     claim: str, networks: Sequence[LayersNetwork], value: Callable[[LayersNetwork], float]
 ) -> Measured:
     """Return the mean over seeds, of the data set that agrees least; NaN where there is none."""
-    groups: dict[str, list[float]] = {}
-    for network in networks:
-        number = value(network)
-        if math.isfinite(number):
-            groups.setdefault(network.label, []).append(number)
-    wants_more = math.isinf(next(c for c in claims_of("papyan-layers") if c.id == claim).high)
-    choose = min if wants_more else max
-    numbers = choose(groups.values(), key=lambda group: sum(group) / len(group), default=[math.nan])
-    mean = sum(numbers) / len(numbers)
-    return Measured(mean, float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None)
+    high = next(c.high for c in claims_of("papyan-layers") if c.id == claim)
+    return worst(networks, value, lambda v: sum(v) / len(v), is_least=math.isinf(high))
 
 
 def _pictures(network: LayersNetwork, kind: str, shown: int) -> list[Picture]:
@@ -376,72 +368,30 @@ def _depth_marks(
     return [*band, Line(x, y, tint), Points(x, y, tint, kind)]
 
 
-def _sheet(networks: Sequence[LayersNetwork]) -> Sheet:
-    names = (
-        "network",
-        "seed",
-        "matrix",
-        "l",
-        "taken by knockout",
-        "by chance",
-        "first, by global mean",
-        "change of the bulk",
-        "λ_C/bulk",
-        "λ₂/bulk",
-        "λ₂/λ_C",
-        "Δ_cross above bulk",
-        "taken by Δ_cross",
+def _row(network: LayersNetwork, layer: LayerPart) -> tuple[object, ...]:
+    return (
+        *(network.label, network.seed, _MATRIX[layer.kind], layer.depth),
+        *(layer.mass, layer.null, layer.first, layer.change, finite(layer.ratio)),
+        finite(layer.second) if layer.kind != "weights" else None,
+        finite(layer.whiskers),
+        layer.num_cross if layer.kind == "errors" else None,
+        finite(layer.cross),
     )
-    rows = [
-        (
-            net.label,
-            net.seed,
-            _MATRIX[kind],
-            layer.depth,
-            layer.mass,
-            layer.null,
-            layer.first,
-            layer.change,
-            _told(layer.ratio),
-            _told(layer.second) if kind != "weights" else None,
-            _told(layer.whiskers),
-            layer.num_cross if kind == "errors" else None,
-            _told(layer.cross),
-        )
-        for net in networks
-        for kind in KINDS
-        for layer in net.parts[kind]
+
+
+def _accuracy_rows(network: LayersNetwork) -> list[tuple[object, ...]]:
+    accuracy = network.accuracy
+    columns = (accuracy.layers, accuracy.centre_accuracy, accuracy.linear_accuracy)
+    return [
+        (network.label, network.seed, int(layer), float(centre), float(linear))
+        for layer, centre, linear in zip(*columns, strict=True)
     ]
-    return sheet("layers", "Every layer of every network", names, rows)
 
 
-def _told(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _accuracy_sheet(networks: Sequence[LayersNetwork]) -> Sheet:
-    names = ("network", "seed", "l", "nearest class mean", "least squares")
-    rows = [
-        (net.label, net.seed, int(layer), float(centre), float(linear))
-        for net in networks
-        for layer, centre, linear in zip(
-            net.accuracy.layers,
-            net.accuracy.centre_accuracy,
-            net.accuracy.linear_accuracy,
-            strict=True,
-        )
-    ]
-    return sheet("accuracy", "Samples that the features of a layer classify right", names, rows)
-
-
-def _products_sheet(networks: Sequence[LayersNetwork]) -> Sheet:
-    names = ("network", "seed", "l", "g_c, h_c ⊗ δ_c", "g_cc', h_c ⊗ δ_cc'", "h of another class")
-    rows = [
-        (net.label, net.seed, int(depth), *map(_told, (one.classes, one.pairs, one.others)))
-        for net in networks
-        for depth, one in net.products.items()
-    ]
-    return sheet("products", "Cosines of mean gradients and products of means", names, rows)
+def _product_row(network: LayersNetwork, depth: str) -> tuple[object, ...]:
+    cosines = network.products[depth]
+    numbers = map(finite, (cosines.classes, cosines.pairs, cosines.others))
+    return (network.label, network.seed, int(depth), *numbers)
 
 
 STUDY = described(

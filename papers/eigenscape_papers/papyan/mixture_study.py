@@ -225,11 +225,8 @@ def _sheet(fits: Sequence[Regression], C: int, beside: Mapping[str, Tensor]) -> 
     names = ("t", "α", "α at the best weights", "misclassification", "at the best weights", *beside)
     rows = [
         (
-            fit.signal,
-            fit.uncertainty,
-            mixture_uncertainty(C, fit.signal),
-            fit.error,
-            mixture_error(C, fit.signal),
+            *(fit.signal, fit.uncertainty, mixture_uncertainty(C, fit.signal)),
+            *(fit.error, mixture_error(C, fit.signal)),
             *(float(values[n]) for values in beside.values()),
             fit.slope,
         )

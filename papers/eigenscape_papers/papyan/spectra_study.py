@@ -47,7 +47,7 @@ from eigenscape_papers.runner import (
     of_each_cast,
     picture,
     rounded,
-    sheet,
+    table,
 )
 from eigenscape_papers.runner.orders import gap_place
 
@@ -356,8 +356,6 @@ def _range(look: SpectraLook, width: float) -> tuple[float, float]:
 
 
 def _sheet(looks: list[SpectraLook]) -> Sheet:
-    names = ["network", "seed", "data", "matrix", "λ₁", "λ_C", "λ_{C+1}", "λ_min"]
-    names += ("gap after", "mean |λ| of the bulk", "rms of the bulk")
     rows = []
     for look in looks:
         C = look.num_classes
@@ -367,7 +365,7 @@ def _sheet(looks: list[SpectraLook]) -> Sheet:
             gap = gap_place(s.top, 2 * C) if name != "E" else None
             start = (look.label, look.seed, look.split, name)
             rows.append((*start, *at, s.lowest, gap, bulk.bulk_mean(), bulk.bulk_rms()))
-    return sheet("spectra", "H, G and E of every network", names, rows)
+    return table("papyan-spectra.spectra", rows)
 
 
 STUDY = described(

@@ -21,12 +21,12 @@ from eigenscape_papers.runner import (
     Networks,
     Outcome,
     Setting,
-    Sheet,
     Workshop,
     described,
+    over_networks,
     picture,
     rounded,
-    sheet,
+    table,
 )
 
 _RANGE = (1e-3, 1 / 3)
@@ -35,7 +35,7 @@ _RANGES = (_RANGE, (1e-4, 1 / 3), (1e-3, 1e-1), (1e-2, 1.0))
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Fit power laws to E of every network, on test data where there are any."""
-    numbers: dict[str, list[float]] = {}
+    numbers: list[dict[str, float]] = []
     rows: list[tuple[object, ...]] = []
     pictures: list[Picture] = []
     products = 0
@@ -47,13 +47,13 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         spectrum = _spectrum(workshop, networks, seed, setting.options)
         products += spectrum.num_products if isinstance(spectrum, SpectralDensity) else 0
         fits = {scale: _fit(spectrum, _RANGE, scale) for scale in ("linear", "log")}
-        for key, value in _numbers(fits).items():
-            numbers.setdefault(key, []).append(value)
+        numbers.append(_numbers(fits))
         rows += _rows(networks, seed, spectrum)
         if seed == networks.cast.seeds[0]:
             pictures.append(_picture(networks, fits, len(pictures)))
-    measured = {key: Measured.over(values) for key, values in numbers.items()}
-    return Outcome(measured, tuple(pictures), (_sheet(rows),), _notes(measured), products)
+    measured = over_networks(numbers)
+    ranges = table("papyan-tail.fits", rows)
+    return Outcome(measured, tuple(pictures), (ranges,), _notes(measured), products)
 
 
 def _notes(measured: Mapping[str, Measured]) -> tuple[str, ...]:
@@ -114,12 +114,6 @@ def _rows(
                 start = (networks.cast.label, seed, scale, f"{ends[0]:g} to {ends[1]:.2g}")
                 rows.append((*start, b.exponent, b.stderr, b.r_squared, b.mass, *sides))
     return rows
-
-
-def _sheet(rows: list[tuple[object, ...]]) -> Sheet:
-    names = ["network", "seed", "smoothed", "|λ| over the largest", "exponent", "its error"]
-    names += ("R²", "share in range", "exponent, λ > 0", "exponent, λ < 0")
-    return sheet("fits", "Power laws on several ranges", names, rows)
 
 
 def _picture(networks: Networks, fits: dict[str, PowerTail | None], index: int) -> Picture:

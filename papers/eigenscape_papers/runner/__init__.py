@@ -29,6 +29,11 @@ from eigenscape_papers.runner.draw import sweep_panel as sweep_panel
 from eigenscape_papers.runner.draw import values_panel as values_panel
 from eigenscape_papers.runner.judging import Judged as Judged
 from eigenscape_papers.runner.judging import judge_stored as judge_stored
+from eigenscape_papers.runner.looks import by_label as by_label
+from eigenscape_papers.runner.looks import finite as finite
+from eigenscape_papers.runner.looks import of_each_network as of_each_network
+from eigenscape_papers.runner.looks import over_networks as over_networks
+from eigenscape_papers.runner.looks import worst as worst
 from eigenscape_papers.runner.portrait import Portrait as Portrait
 from eigenscape_papers.runner.portrait import last_layer as last_layer
 from eigenscape_papers.runner.portrait import layer_obstacles as layer_obstacles
@@ -53,7 +58,7 @@ from eigenscape_papers.runner.study_result import StudyResult as StudyResult
 from eigenscape_papers.runner.tables import sheet as sheet
 from eigenscape_papers.runner.words import described as described
 from eigenscape_papers.runner.words import picture as picture
-from eigenscape_papers.runner.words import sheet_of as sheet_of
+from eigenscape_papers.runner.words import table as table
 from eigenscape_papers.runner.workshop import Networks as Networks
 from eigenscape_papers.runner.workshop import Workshop as Workshop
 from eigenscape_papers.runner.workshop import counted as counted

@@ -1,9 +1,10 @@
 """What studies and their pictures are called and say: `studies.toml` in the folder of their paper.
 
 The table of a study has where in the paper it belongs (`where`), what it asks (`title`), by scale
-what differs from the paper (`laptop.note`) and options (`laptop.options`), and its `pictures`. Of
-a picture there are `title`, what it `shows`, and `name`, where that is not the table's. `$network`
-stands for what the study calls so; in notes, for one of the `[texts]` that several share.
+what differs from the paper (`laptop.note`) and options (`laptop.options`), its `pictures` and
+`tables`. Of a picture there are `title`, what it `shows`, and `name`, where that is another than
+here; of a table `title` and `columns`. `$network` stands for what the study calls so; in notes, for
+one of the `[texts]` that several share.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
-from typing import Any, TypeVar
+from typing import Any
 
 from eigenscape.errors import FileError
 from eigenscape.records import Panel, Picture
@@ -21,8 +22,6 @@ from eigenscape_papers.runner.study import Outcome, Setting, Study
 from eigenscape_papers.runner.study_result import Sheet
 from eigenscape_papers.runner.tables import sheet
 from eigenscape_papers.runner.workshop import Workshop
-
-T = TypeVar("T")
 
 
 def described(
@@ -62,16 +61,13 @@ def described(
     return Study(name, name.partition("-")[0].capitalize(), where, title, settings, measure, own)
 
 
-def picture(
-    words: str, panels: Iterable[Panel], network: str = "", *, across: int = 0, **names: object
-) -> Picture:
+def picture(words: str, panels: Iterable[Panel], network: str = "", **names: object) -> Picture:
     """Return a picture with the words that its study's file has for it.
 
     Args:
         words: The study and the picture's table in its file, e.g. "wu-rank.singular-values".
         panels: What is drawn.
         network: Whose; it stands for `$network`, and its letters for `$key`.
-        across: Panels in a row; 0 where the renderer chooses.
         names: What stands for other names.
 
     Returns:
@@ -86,24 +82,27 @@ def picture(
         Template(text).substitute(known)
         for text in (entry.get("name", name), entry["title"], entry["shows"])
     )
-    return Picture(file, title, tuple(panels), shows=shows, across=across)
+    return Picture(file, title, tuple(panels), shows=shows)
 
 
-def sheet_of(
-    name: str, title: str, rows: Sequence[T], cells: Mapping[str, Callable[[T], Any]]
-) -> Sheet:
-    """Return a table with a row for each of some things.
+def table(words: str, rows: Sequence[Sequence[Any]], **names: object) -> Sheet:
+    """Return a table with the words that its study's file has for it.
 
     Args:
-        name: Short name, for links.
-        title: What it shows.
-        rows: The things.
-        cells: By the name of a column, what it has of a thing.
+        words: The study and the table's own in its file, e.g. "wu-rank.layers".
+        rows: A cell for each column.
+        names: What stands for names in the words.
 
     Returns:
         The table; numbers keep six digits.
     """
-    return sheet(name, title, [*cells], [[cell(row) for cell in cells.values()] for row in rows])
+    study, _, name = words.partition(".")
+    entry = _words(study)[0]["tables"][name]
+    _require(entry, {"title", "columns"}, set(), f"[{study}.tables.{name}]")
+    title, *columns = (
+        Template(text).substitute(names) for text in (entry["title"], *entry["columns"])
+    )
+    return sheet(name, title, columns, rows)
 
 
 @cache
@@ -116,7 +115,7 @@ def _words(study: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     """Return what the file has of a study, and the shared texts."""
     content = _content(study.partition("-")[0])
     words = content.get(study, {})
-    _require(words, {"where", "title"}, {*SCALES, "pictures"}, f"[{study}]")
+    _require(words, {"where", "title"}, {*SCALES, "pictures", "tables"}, f"[{study}]")
     return words, content.get("texts", {})
 
 

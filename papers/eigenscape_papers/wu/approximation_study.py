@@ -20,7 +20,7 @@ from eigenscape_papers.runner import (
     matrix_layers,
     overlaps_panel,
     picture,
-    sheet,
+    table,
     values_panel,
 )
 from eigenscape_papers.wu import networks as casts
@@ -66,17 +66,8 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
                 "wu-approximation.approximation-overlaps", overlaps, cast.label, key=cast.key[:-11]
             ),
         ]
-    names = (
-        "networks",
-        "layer",
-        "approximation",
-        "spectral error",
-        "Frobenius error",
-        "λ₁ over true λ₁",
-        f"overlap of top {classes - 1}",
-    )
-    table = sheet("fits", "Every layer and approximation", names, rows)
-    return Outcome(measured_of(setting.casts, rows), tuple(pictures), (table,), (), products)
+    fits = table("wu-approximation.fits", rows, top=classes - 1)
+    return Outcome(measured_of(setting.casts, rows), tuple(pictures), (fits,), (), products)
 
 
 _TINTS = ("gauss_newton", "residual", "fourth")

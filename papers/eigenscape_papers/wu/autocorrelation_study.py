@@ -27,9 +27,9 @@ from eigenscape_papers.runner import (
     described,
     matrix_layers,
     picture,
-    sheet,
     slug,
     spectrum,
+    table,
 )
 from eigenscape_papers.wu import networks as casts
 
@@ -44,17 +44,6 @@ def _stem(model: str, data: str, kind: str) -> str:
 
 
 _Row = tuple[str, str, str, int, str, bool, float, float, float]
-_NAMES = (
-    "network",
-    "data",
-    "kind",
-    "seed",
-    "layer",
-    "first layer",
-    "(v₁ᵀÊ[x])²",
-    "λ₁/λ₂",
-    "‖E[x]E[x]ᵀ‖/‖Σ‖",
-)
 
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
@@ -63,12 +52,10 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     rows = [row for one in measurements for row in one.rows]
     pictures = [one.picture for one in measurements]
     along = [moment for one in measurements for moment in one.along]
-    layers = sheet("layers", "Every layer", _NAMES, rows)
-    sheets = [_summary(rows), layers]
+    sheets = [_summary(rows), table("wu-autocorrelation.layers", rows)]
     if along:
-        names = ("network", "epoch", "layer", "λ₁/λ₂", "sd over seeds")
         moments = [(m.network, m.epoch, m.layer, m.ratio.ours, m.ratio.spread) for m in along]
-        sheets.append(sheet("along", "λ₁/λ₂ along training, mean over seeds", names, moments))
+        sheets.append(table("wu-autocorrelation.along", moments))
         pictures.append(_along_picture(along))
     notes = tuple(note for one in measurements for note in one.notes)
     return Outcome({}, tuple(pictures), tuple(sheets), notes, by_name=_measured(rows))

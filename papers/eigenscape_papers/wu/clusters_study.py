@@ -12,7 +12,7 @@ from eigenscape_papers.runner import (
     matrix_layers,
     picture,
     rounded,
-    sheet,
+    table,
 )
 from eigenscape_papers.wu import networks as casts
 from eigenscape_papers.wu.logit_gradients import LogitGradients, logit_gradients
@@ -41,18 +41,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             for (when, variable), r in cases.items()
         ]
         pictures.append(_picture(networks, layer, cases))
-    names = (
-        "network",
-        "layer",
-        "when",
-        "gradients",
-        "between logits",
-        "between classes",
-        "kept by class means",
-        "cosine with (57)",
-    )
-    table = sheet("shares", "Shares of variance", names, rows)
-    return Outcome(measured, tuple(pictures), (table,))
+    return Outcome(measured, tuple(pictures), (table("wu-clusters.shares", rows),))
 
 
 def _layer(networks: Networks) -> str:

@@ -26,7 +26,7 @@ from eigenscape_papers.runner import (
     matrix_layers,
     of_each_cast,
     picture,
-    sheet,
+    table,
 )
 from eigenscape_papers.runner.orders import rank_correlation
 from eigenscape_papers.wu import networks as casts
@@ -89,15 +89,14 @@ def measure(setting: Setting, workshop: Workshop, *, alike: str = _ALIKE) -> Out
         each.alike for cast, each in pairs if not each.is_last and not cast.model.endswith("-BN")
     ]
     measured = {alike: Measured(sum(hidden) / len(hidden))} if hidden else {}
-    names = ("networks", "layer", "m", "Corr(v₁, h_i), i ≤ m", "diagonal", "like Kronecker")
     rows = [
         (cast.label, one.layer, one.num_outputs, one.first_mean, one.diagonal, one.alike)
         for cast, one in pairs
     ]
-    table = sheet("layers", "Every layer", names, rows)
+    matrices = table("wu-correspondence.layers", rows)
     products = sum(each.num_products for _, each in pairs)
     pictures = tuple(each.picture for _, each in pairs)
-    return Outcome(measured, pictures, (table,), (), products, by_name)
+    return Outcome(measured, pictures, (matrices,), (), products, by_name)
 
 
 def _of_cast(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[CorrespondenceOfLayer, ...]:

@@ -15,7 +15,7 @@ from eigenscape_papers.runner import (
     of_each_cast,
     overlaps_panel,
     picture,
-    sheet,
+    table,
     values_panel,
 )
 from eigenscape_papers.wu import networks as casts
@@ -33,13 +33,12 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         "wu.fig8.overlap": Measured(min(r[2] for r in rows)),
         "wu.fig8.rescaled-is-better": Measured(min(r[3] - r[2] for r in rows)),
     }
-    names = ("network", "λ̂/λ, first c − 1", "overlap (50)", "overlap rescaled", "λ₁")
     pictures = (
         picture("wu-full-hessian.full-hessian-values", values),
         picture("wu-full-hessian.full-hessian-overlaps", overlaps),
     )
-    table = sheet("networks", "Every network", names, rows)
-    return Outcome(measured, pictures, (table,), _notes(setting, workshop), sum(products))
+    networks = table("wu-full-hessian.networks", rows)
+    return Outcome(measured, pictures, (networks,), _notes(setting, workshop), sum(products))
 
 
 def _notes(setting: Setting, workshop: Workshop) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from eigenscape_papers.runner import (
     Workshop,
     described,
     picture,
-    sheet,
     spectrum,
+    table,
 )
 
 _IDS = {
@@ -65,9 +65,8 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             ids = _IDS.get((name, how), ())
             for claim, value in zip(ids, (record.dominance, inner), strict=False):
                 measured[f"wu.2020.{claim}"] = Measured(value)
-    names = ("data", "normalised", "‖E[x]E[x]ᵀ‖/‖Σ‖", "|v₁ᵀÊ[x]|", "λ₁/λ₂")
-    table = sheet("inputs", "Every normalisation", names, rows)
-    return Outcome(measured, (picture("wu-inputs.inputs", panels),), (table,))
+    drawn = picture("wu-inputs.inputs", panels)
+    return Outcome(measured, (drawn,), (table("wu-inputs.inputs", rows),))
 
 
 STUDY = described("wu-inputs", measure, Setting(), Setting(), own=False)

@@ -18,8 +18,8 @@ from eigenscape_papers.runner import (
     picture,
     printed,
     rounded,
-    sheet,
     slug,
+    table,
 )
 from eigenscape_papers.wu import networks as casts
 from eigenscape_papers.wu.autocorrelation_study import autocorrelation_part
@@ -50,17 +50,8 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
                 (cast.label, layer, ratio.ours, ratio.spread, theirs[0], inner.ours, theirs[1])
             )
         panels.append(_panel(cast, tuple(layers), means))
-    names_of = (
-        "networks",
-        "layer",
-        "‖E[x]E[x]ᵀ‖/‖Σ‖",
-        "sd over seeds",
-        "Tables 6, 8",
-        "|v₁ᵀÊ[x]|",
-        "Tables 7, 8",
-    )
-    table = sheet("layers", "Every layer, mean over networks", names_of, rows)
-    return Outcome({}, (picture(f"{_NAME}.norm-ratios", panels),), (table,), by_name=by_name)
+    drawn = picture(f"{_NAME}.norm-ratios", panels)
+    return Outcome({}, (drawn,), (table(f"{_NAME}.layers", rows),), by_name=by_name)
 
 
 def _panel(cast: Cast, names: Sequence[str], ratios: Sequence[Measured]) -> Panel:

@@ -26,7 +26,7 @@ from eigenscape_papers.runner import (
     picture,
     printed,
     rounded,
-    sheet,
+    table,
 )
 from eigenscape_papers.wu import networks as casts
 from eigenscape_papers.wu.output_space import OutputSpaceOverlap, output_space_overlap
@@ -83,21 +83,6 @@ class OutputSpaceLayer:
         )
 
 
-_COLUMNS = (
-    "network",
-    "layer",
-    "overlap at the minimum",
-    "sd over seeds",
-    "R(S) less Sᵀ1",
-    "with firing rates",
-    "with E[∂z/∂output]",
-    "at the start",
-    "at the start, with firing rates",
-    "at the start, with E[∂z/∂output]",
-    "λ_d/λ_{d+1} of E[M]",
-)
-
-
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
     """Compare the spaces for every fully connected layer, at the start and at the end."""
     rows: list[tuple[object, ...]] = []
@@ -121,13 +106,8 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             values = [v for layer in firsts for v in layer.overlaps(space, start=True)]
             if values:
                 measured[f"wu.sec4.4.initial.{kind}{end}"] = Measured.over(values)
-    table = sheet("layers", "Every layer", _COLUMNS, rows)
-    return Outcome(
-        measured,
-        (picture(f"{_NAME}.output-space", panels),) if panels else (),
-        (table,),
-        by_name=by_name,
-    )
+    drawn = (picture(f"{_NAME}.output-space", panels),) if panels else ()
+    return Outcome(measured, drawn, (table(f"{_NAME}.layers", rows),), by_name=by_name)
 
 
 def _layers(cast: Cast, workshop: Workshop) -> tuple[OutputSpaceLayer, ...]:

@@ -22,15 +22,15 @@ from eigenscape_papers.runner import (
     Outcome,
     Portrait,
     Setting,
-    Sheet,
     Workshop,
+    by_label,
     curve,
     described,
     last_layer,
     mean_and_band,
     picture,
-    sheet,
     slug,
+    table,
 )
 from eigenscape_papers.wu import networks as casts
 
@@ -116,22 +116,17 @@ def measure(setting: Setting, workshop: Workshop, *, stem: str = "wu") -> Outcom
     Raises:
         InvalidArgumentError: If there is only one network.
     """
-    groups: dict[str, list[Cast]] = {}
-    for cast in setting.casts:
-        groups.setdefault(cast.label, []).append(cast)
+    groups = by_label(setting.casts)
     layers: list[OverlapOfLayer] = []
     products = 0
     for group, members in groups.items():
-        compared, spent = workshop.part(
-            "overlap",
-            members,
-            setting.options,
-            partial(_of_group, group, members, setting, workshop),
-        )
+        look = partial(_of_group, group, members, setting, workshop)
+        compared, spent = workshop.part("overlap", members, setting.options, look)
         layers, products = [*layers, *compared], products + spent
     pictures = tuple(_picture(group, [r for r in layers if r.group == group]) for group in groups)
     by_name = _measured(layers, stem)
-    return Outcome({}, pictures, (_sheet(layers),), _notes(layers), products, by_name)
+    rows = table("wu-overlap.layers", [_row(layer) for layer in layers])
+    return Outcome({}, pictures, (rows,), _notes(layers), products, by_name)
 
 
 def _of_group(
@@ -191,56 +186,21 @@ def _picture(group: str, layers: list[OverlapOfLayer]) -> Picture:
     return picture("wu-overlap.overlap", panels, group, pairs=pairs)
 
 
-def _sheet(layers: list[OverlapOfLayer]) -> Sheet:
-    names = (
-        "networks",
-        "layer",
-        "m",
-        "rank of E[M]",
-        "reach",
-        "peak at",
-        "predicted peak",
-        "overlap at m",
-        "sd over pairs",
-        "predicted at m",
-        "(t₁·t₁')²",
-        "chance at m",
-        "regime",
+def _row(layer: OverlapOfLayer) -> tuple[object, ...]:
+    m, mean, predicted, chance = (
+        layer.num_outputs,
+        *(_at_outputs(layer, curve) for curve in (layer.mean, layer.predicted, layer.chance)),
     )
-    rows = []
-    for r in layers:
-        overlap, sd, predicted, chance = _at_outputs(r)
-        rows.append(
-            (
-                r.group,
-                r.layer,
-                r.num_outputs,
-                r.rank,
-                r.reach,
-                r.peak(),
-                _predicted_peak(r),
-                overlap,
-                sd,
-                predicted,
-                r.alignment,
-                chance,
-                r.regime,
-            )
-        )
-    return sheet("layers", "Every layer", names, rows)
-
-
-def _at_outputs(layer: OverlapOfLayer) -> tuple[float | None, ...]:
-    """Return overlap, its spread, prediction and chance at k = m; None where curves end before."""
-    if not layer.reaches_outputs:
-        return (None,) * 4
-    m = layer.num_outputs
     return (
-        float(layer.mean[m - 1]),
-        layer.spread(m),
-        float(layer.predicted[m - 1]),
-        float(layer.chance[m - 1]),
+        *(layer.group, layer.layer, m, layer.rank, layer.reach, layer.peak()),
+        *(_predicted_peak(layer), mean, layer.spread(m) if layer.reaches_outputs else None),
+        *(predicted, layer.alignment, chance, layer.regime),
     )
+
+
+def _at_outputs(layer: OverlapOfLayer, curve: Tensor) -> float | None:
+    """Return a curve at k = m; None where curves end before."""
+    return float(curve[layer.num_outputs - 1]) if layer.reaches_outputs else None
 
 
 def _notes(layers: list[OverlapOfLayer]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from eigenscape_papers.runner import (
     described,
     mean_and_band,
     picture,
-    sheet,
+    table,
 )
 from eigenscape_papers.wu import networks as casts
 
@@ -83,9 +83,9 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         measured["wu.fig22.lenet5.rank-one"] = min(lenet, key=lambda top: top.ours)
     if chance:
         measured["wu.fig22.rank-one.random"] = Measured(max(chance))
-    names = ("networks", "layer", "m", "n", "mean of first m", "smallest of first m", "random")
-    table = sheet("layers", "Every layer", names, rows)
-    return Outcome(measured, tuple(pictures), (table,), tuple(notes), products)
+    return Outcome(
+        measured, tuple(pictures), (table("wu-rank.layers", rows),), tuple(notes), products
+    )
 
 
 def _layers(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[list[_Layer], int]:

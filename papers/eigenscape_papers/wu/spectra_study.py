@@ -24,8 +24,8 @@ from eigenscape_papers.runner import (
     described,
     matrix_layers,
     picture,
-    sheet,
     spectrum,
+    table,
 )
 from eigenscape_papers.runner.orders import gap_place
 from eigenscape_papers.wu import networks as casts
@@ -33,16 +33,6 @@ from eigenscape_papers.wu import networks as casts
 _TOP = 20
 _START, _MINIMUM, _RANDOM = "at the start", "at the minimum", "minimum, random labels"
 _NEAR = 3
-
-
-_COLUMNS = (
-    "epoch",
-    "layer",
-    "λ₁/λ₂ of E[xxᵀ]",
-    "layer of E[M]",
-    "largest gap of E[M] after",
-    "λ_{c−1}/λ_c of E[M]",
-)
 
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
@@ -100,9 +90,9 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         ]
         measured["wu.fig4c.random-labels.no-gap"] = Measured(sizes[0] / sizes[1])
     along, drawn, rows = _trajectory(workshop, followed)
-    table = sheet("trajectory", "Along training", _COLUMNS, rows)
+    moments = table("wu-spectra.trajectory", rows)
     products = sum(p.pairs.num_products for p in portraits.values())
-    return Outcome(measured | along, (*pictures, drawn), (table,), (), products)
+    return Outcome(measured | along, (*pictures, drawn), (moments,), (), products)
 
 
 def _control(setting: Setting) -> list[Cast]:

@@ -21,7 +21,7 @@ from eigenscape_papers.runner import (
     described,
     picture,
     rounded,
-    sheet,
+    table,
 )
 from eigenscape_papers.theory import (
     FiniteWidthCurve,
@@ -66,10 +66,9 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             rectified.row_overlaps[-1] - rectified.row_limit
         ),
     }
-    names = ("inputs", "n", "λ_c/λ_{c−1}", "predicted", "overlap with rows", "with rows × π")
-    table = sheet("widths", "Every width, mean over seeds", names, rows)
+    widths = table("wu-two-layer.widths", rows)
     products += gaussian.num_products + rectified.num_products
-    return Outcome(measured, (_picture(curves),), (table,), (), products)
+    return Outcome(measured, (_picture(curves),), (widths,), (), products)
 
 
 def rectified_gap(rows: Sequence[tuple[Any, ...]]) -> Measured:

@@ -205,10 +205,10 @@ def test_what_the_knockout_of_the_same_class_is(networks: Networks) -> None:
 
 def test_stages_are_reported_one_by_one(networks: Networks, shop: Workshop) -> None:
     """So that a run whose time is over stops between them."""
-    options = {"max_bytes": 2**30, "num_draws": 0, "samples": None}
+    setting = Setting(options={"max_bytes": 2**30, "num_draws": 0, "samples": None})
     for seed, stages in ((0, 14), (1, 9)):  # spectra are drawn of the first
         steps: list[Progress] = []
-        _look(dataclasses.replace(shop, progress=steps.append), networks, seed, options)
+        _look(networks, seed, setting, dataclasses.replace(shop, progress=steps.append))
         assert {step.task for step in steps} == {"knockouts, F-4^2 (digits)"}
         assert [(step.done, step.total) for step in steps] == [
             (done, stages) for done in range(1, stages + 1)
@@ -221,6 +221,6 @@ def test_spectra_of_large_networks_say_how_far_they_are(
     """Their products take minutes, and a run whose time is over stops between them."""
     monkeypatch.setattr("eigenscape_papers.papyan.whole_spectra.DENSE", 10)
     steps: list[Progress] = []
-    options = {"max_bytes": 2**30, "num_draws": 0, "samples": 60}
-    _look(dataclasses.replace(shop, progress=steps.append), networks, 1, options)
+    setting = Setting(options={"max_bytes": 2**30, "num_draws": 0, "samples": 60})
+    _look(networks, 1, setting, dataclasses.replace(shop, progress=steps.append))
     assert {step.task for step in steps} >= {"eigsh", "spectral density"}

@@ -19,6 +19,7 @@ from eigenscape_papers.studies import STUDIES
 from papers.tests.conftest import TINY, TINY_BN, inputs_of, numbers_of
 
 NAME = "papyan-layers"
+ALL = Setting(options={"samples": None})
 
 
 def test_features(ran: Callable[[str], StudyResult], shop: Workshop) -> None:
@@ -124,13 +125,13 @@ def test_classes_then_pairs_are_knocked_out() -> None:
 
 
 def test_figure_9b_has_the_layers_with_pairs_above_the_bulk(shop: Workshop) -> None:
-    network = _look(shop.networks(TINY_BN), 0, None, shop)
+    network = _look(shop.networks(TINY_BN), 0, ALL, shop)
     seen = errors_of_pairs()
     part = error_part(seen, 1, torch.device("cpu"))
     assert part is not None
     cross = {"1": _cross(seen, part.num_cross, torch.device("cpu"))}
     parts = {**network.parts, "errors": [part, dataclasses.replace(part, bulk=1e9, depth=2)]}
-    (picture,) = _cross_picture(dataclasses.replace(network, parts=parts, cross=cross), "x", 300)
+    (picture,) = _cross_picture(dataclasses.replace(network, parts=parts, cross=cross), 300)
     assert [panel.title for panel in picture.panels] == ["l = 1"]
     discs = picture.panels[0].marks[2]
     assert len(discs.y) == part.num_cross
@@ -203,7 +204,7 @@ def test_mean_gradients_beside_products_of_means(
 
 def test_layers_are_reported_one_by_one(shop: Workshop) -> None:
     steps: list[Progress] = []
-    _look(shop.networks(TINY_BN), 0, None, dataclasses.replace(shop, progress=steps.append))
+    _look(shop.networks(TINY_BN), 0, ALL, dataclasses.replace(shop, progress=steps.append))
     assert [(step.done, step.total) for step in steps] == [(1, 3), (2, 3)]
     assert {step.task for step in steps} == {"layers of F-12^2-BN (digits)"}
 
