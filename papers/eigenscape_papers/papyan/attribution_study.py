@@ -47,8 +47,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
+    Study,
     Workshop,
-    described,
     of_each_network,
     over_networks,
     picture,
@@ -336,15 +336,6 @@ def _sheet(networks: list[AttributionNetwork]) -> Sheet:
     return table("papyan-attribution.knockouts", rows)
 
 
-STUDY = described(
-    "papyan-attribution",
-    measure,
-    Setting((casts.SMALL,), {"max_bytes": 2**32, "num_draws": 1, "samples": None}),
-    Setting(
-        (casts.VGG_FEW,),
-        # C²·n numbers in float32; samples are those of the test set. No random causes, which no
-        # claim needs: each takes as many products as the knockouts themselves.
-        {"max_bytes": 12 * 10**9, "num_draws": 0, "samples": 512},
-        dtype=torch.float32,
-    ),
+STUDY = Study.of(
+    "papyan-attribution", measure, {"laptop": (casts.SMALL,), "paper": (casts.VGG_FEW,)}
 )

@@ -47,8 +47,8 @@ from eigenscape_papers.runner import (
     Networks,
     Outcome,
     Setting,
+    Study,
     Workshop,
-    described,
     of_each_cast,
     picture,
     rounded,
@@ -344,10 +344,6 @@ def _row(moment: DynamicsMoment) -> tuple[object, ...]:
     )
 
 
-STUDY = described(
-    "papyan-dynamics",
-    measure,
-    Setting(casts.SMALL_SIZES, {"max_bytes": 2**32, "shown": None}),
-    # C²·n numbers in float32; panels are of the least size and of the one in the middle.
-    Setting(casts.VGG_SIZES, {"max_bytes": 12 * 10**9, "shown": (100, 710)}, dtype=torch.float32),
+STUDY = Study.of(
+    "papyan-dynamics", measure, {"laptop": casts.SMALL_SIZES, "paper": casts.VGG_SIZES}
 )

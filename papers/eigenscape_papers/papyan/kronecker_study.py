@@ -22,10 +22,10 @@ from eigenscape_papers.runner import (
     Networks,
     Outcome,
     Setting,
+    Study,
     Workshop,
     by_label,
     curve,
-    described,
     finite,
     matrix_layers,
     of_each_network,
@@ -232,9 +232,6 @@ def _row(network: KroneckerNetwork, layer: KroneckerSpectra) -> tuple[object, ..
     )
 
 
-STUDY = described(
-    "papyan-kronecker",
-    measure,
-    Setting((casts.DIGITS_MLP, WIDE_MLP), {"samples": None, "num_values": None, "max_exact": 2048}),
-    Setting(casts.MLP, {"samples": 5000, "num_values": None, "max_exact": 2048}),
+STUDY = Study.of(
+    "papyan-kronecker", measure, {"laptop": (casts.DIGITS_MLP, WIDE_MLP), "paper": casts.MLP}
 )

@@ -24,8 +24,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
+    Study,
     Workshop,
-    described,
     picture,
     rounded,
     table,
@@ -257,16 +257,6 @@ def _harm_picture(runs: list[_Run], label: str) -> Picture:
     )
 
 
-STUDY = described(
-    "papyan-lanczos",
-    measure,
-    Setting(
-        (casts.SMALL,),
-        {"spiked": 1000, "pareto": (500, 250), "log_steps": 1024, "steps": (128, 256)},
-    ),
-    Setting(
-        (casts.RESNET_FEW,),
-        {"spiked": 2000, "pareto": (1000, 500), "log_steps": 2048, "steps": (128, 256)},
-        dtype=torch.float32,
-    ),
+STUDY = Study.of(
+    "papyan-lanczos", measure, {"laptop": (casts.SMALL,), "paper": (casts.RESNET_FEW,)}
 )

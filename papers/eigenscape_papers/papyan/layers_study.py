@@ -49,10 +49,10 @@ from eigenscape_papers.runner import (
     Networks,
     Outcome,
     Setting,
+    Study,
     Workshop,
     by_label,
     claims_of,
-    described,
     finite,
     matrix_layers,
     of_each_network,
@@ -394,9 +394,4 @@ def _product_row(network: LayersNetwork, depth: str) -> tuple[object, ...]:
     return (network.label, network.seed, int(depth), *numbers)
 
 
-STUDY = described(
-    "papyan-layers",
-    measure,
-    Setting((WIDE_MLP,), {"samples": None, "shown": 300}),
-    Setting(casts.MLP, {"samples": 5000, "shown": 300}),
-)
+STUDY = Study.of("papyan-layers", measure, {"laptop": (WIDE_MLP,), "paper": casts.MLP})

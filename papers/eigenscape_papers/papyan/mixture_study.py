@@ -19,8 +19,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
+    Study,
     Workshop,
-    described,
     indices,
     picture,
     rounded,
@@ -235,12 +235,4 @@ def _sheet(fits: Sequence[Regression], C: int, beside: Mapping[str, Tensor]) -> 
     return sheet("regressions", "Every regression", (*names, "gradient left"), rows)
 
 
-# App. B proves it for all D ≥ C; these are unequal, and have the smallest D and C among them.
-_CASES = tuple(
-    (D, C, t, alpha)
-    for D, C in ((4, 4), (7, 3), (20, 5), (40, 10))
-    for t in (0.5, 2.0, 6.0)
-    for alpha in (None, 0.02, 0.3)
-)
-_SETTING = Setting(options={"cases": _CASES})
-STUDY = described("papyan-mixture", measure, _SETTING, _SETTING, own=False)
+STUDY = Study.of("papyan-mixture", measure)

@@ -42,8 +42,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
+    Study,
     Workshop,
-    described,
     of_each_cast,
     picture,
     rounded,
@@ -368,9 +368,6 @@ def _sheet(looks: list[SpectraLook]) -> Sheet:
     return table("papyan-spectra.spectra", rows)
 
 
-STUDY = described(
-    "papyan-spectra",
-    measure,
-    Setting((casts.SMALL,), {"samples": None}),
-    Setting((*casts.VGG, casts.RESNET_FEW), {"samples": 512}, dtype=torch.float32),
+STUDY = Study.of(
+    "papyan-spectra", measure, {"laptop": (casts.SMALL,), "paper": (*casts.VGG, casts.RESNET_FEW)}
 )

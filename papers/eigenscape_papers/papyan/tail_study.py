@@ -21,8 +21,8 @@ from eigenscape_papers.runner import (
     Networks,
     Outcome,
     Setting,
+    Study,
     Workshop,
-    described,
     over_networks,
     picture,
     rounded,
@@ -139,11 +139,4 @@ def _picture(networks: Networks, fits: dict[str, PowerTail | None], index: int) 
     return picture("papyan-tail.fig16", panels, networks.cast.label, number=index + 1)
 
 
-STUDY = described(
-    "papyan-tail",
-    measure,
-    Setting((casts.SMALL,), {"num_steps": 256, "num_probes": 4, "samples": None}),
-    Setting(
-        (casts.VGG_TAIL,), {"num_steps": 512, "num_probes": 1, "samples": 1360}, dtype=torch.float32
-    ),
-)
+STUDY = Study.of("papyan-tail", measure, {"laptop": (casts.SMALL,), "paper": (casts.VGG_TAIL,)})

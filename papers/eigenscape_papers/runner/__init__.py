@@ -56,7 +56,6 @@ from eigenscape_papers.runner.study import run_study as run_study
 from eigenscape_papers.runner.study_result import Sheet as Sheet
 from eigenscape_papers.runner.study_result import StudyResult as StudyResult
 from eigenscape_papers.runner.tables import sheet as sheet
-from eigenscape_papers.runner.words import described as described
 from eigenscape_papers.runner.words import picture as picture
 from eigenscape_papers.runner.words import table as table
 from eigenscape_papers.runner.workshop import Networks as Networks

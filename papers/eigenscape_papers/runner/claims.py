@@ -265,6 +265,7 @@ def summary(findings: Sequence[Finding]) -> str:
 # --- files ---------------------------------------------------------------------------------------
 
 _FACTS = ("paper", "where", "title", "own", "keeps", "keeps_by")
+_WORDS = {"pictures": ("name", "title", "shows"), "tables": ("title", "columns")}
 _KEYS = tuple(key.name for key in dataclasses.fields(Claim))
 _REQUIRED = ("id", "where", "says", "theirs", "reason", "kind")
 _WAS = ("says", "low", "high", "ours")
@@ -287,8 +288,8 @@ def study_file(study: str) -> Mapping[str, Any]:
         study: Its name; the first part is the folder of the paper.
 
     Returns:
-        Its tables "study", "settings", "texts" and "claim", as far as they are there; nothing for
-        a study that has no file.
+        Its tables "study", "settings", "pictures", "tables", "texts" and "claim", as far as they
+        are there; nothing for a study that has no file.
 
     Raises:
         FileError: If the file is no TOML, or holds something else.
@@ -360,9 +361,12 @@ def _tables(text: str, name: str) -> dict[str, Any]:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FileError(f"{name} must be TOML; at {error}. Mend it there.") from error
-    _require_keys(content, ("study", "settings", "claim", "texts"), name)
+    _require_keys(content, ("study", "settings", "pictures", "tables", "claim", "texts"), name)
     _require_keys(content.get("study", {}), _FACTS, f"{name}, [study]")
     _require_keys(content.get("settings", {}), (BOTH, *SCALES), f"{name}, [settings]")
+    for kind, known in _WORDS.items():
+        for key, words in content.get(kind, {}).items():
+            _require_keys(words, known, f"{name}, [{kind}.{key}]")
     return content
 
 

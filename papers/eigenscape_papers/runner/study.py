@@ -130,8 +130,8 @@ class Study:
         """Return a study whose title and settings stand in its file, above its claims.
 
         `[study]` has `paper`, `where`, `title`, and `own = false` where no other networks fit.
-        `[settings.laptop]` and `[settings.paper]` have the options of a scale and its `note`; those
-        of `[settings.both]` hold for both.
+        `[settings.laptop]` and `[settings.paper]` have the options of a scale, its `note` and its
+        `dtype`; those of `[settings.both]` hold for both.
 
         Args:
             name: Its name, that of the file.
@@ -156,8 +156,8 @@ class Study:
         settings = {}
         for scale in SCALES:
             options = {**scales.get(BOTH, {}), **scales[scale]}
-            note = options.pop("note", "")
-            settings[scale] = Setting((casts or {}).get(scale, ()), _tuples(options), note)
+            note, dtype = options.pop("note", ""), getattr(torch, options.pop("dtype", "float64"))
+            settings[scale] = Setting((casts or {}).get(scale, ()), _options(options), note, dtype)
         return cls(name, settings=settings, measure=measure, **facts)
 
     def setting(self, scale: str, own: Cast | None = None) -> Setting:
@@ -217,11 +217,13 @@ class Study:
         return shop.part_file(self.keeps, casts, setting.options)
 
 
-def _tuples(value: Any) -> Any:
-    """Return values of TOML with tuples for its lists, as records have them."""
+def _options(value: Any) -> Any:
+    """Return values of TOML as records have them: tuples for its lists, None for "none"."""
     if isinstance(value, Mapping):
-        return {key: _tuples(item) for key, item in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+        return {key: _options(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(map(_options, value))
+    return None if value == "none" else value
 
 
 def of_each_cast(

@@ -14,9 +14,9 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
+    Study,
     Workshop,
     curve,
-    described,
     matrix_layers,
     overlaps_panel,
     picture,
@@ -126,9 +126,11 @@ def measured_of(casts: Sequence[Cast], rows: Sequence[_Row]) -> dict[str, Measur
     return numbers
 
 
-STUDY = described(
+STUDY = Study.of(
     "wu-approximation",
     measure,
-    Setting((casts.SMALL_MLP, casts.SMALL_MLP_BN), {"num_pairs": 40}),
-    Setting((casts.MLP, casts.LENET, casts.LENET_BN), {"num_pairs": 100}),
+    {
+        "laptop": (casts.SMALL_MLP, casts.SMALL_MLP_BN),
+        "paper": (casts.MLP, casts.LENET, casts.LENET_BN),
+    },
 )

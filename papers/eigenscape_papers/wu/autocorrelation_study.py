@@ -22,9 +22,9 @@ from eigenscape_papers.runner import (
     Outcome,
     Setting,
     Sheet,
+    Study,
     Workshop,
     curve,
-    described,
     matrix_layers,
     picture,
     slug,
@@ -243,12 +243,12 @@ def _over_layers(rows: Sequence[_Row], column: int) -> float:
     return fmean(fmean(values) for values in layers.values())
 
 
-STUDY = described(
+STUDY = Study.of(
     "wu-autocorrelation",
     measure,
-    Setting((casts.SMALL_MLP, casts.SMALL_CONV, casts.SMALL_MLP_BN)),
-    Setting(
-        (
+    {
+        "laptop": (casts.SMALL_MLP, casts.SMALL_CONV, casts.SMALL_MLP_BN),
+        "paper": (
             casts.MLP,
             *casts.MLPS,
             *casts.CIFAR_MLPS,
@@ -258,6 +258,6 @@ STUDY = described(
             casts.VGG_WIDE,
             *casts.MLP_BN,
             casts.LENET_BN,
-        )
-    ),
+        ),
+    },
 )

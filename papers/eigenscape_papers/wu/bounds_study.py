@@ -25,7 +25,7 @@ from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape_papers.datasets import DataSet, load
 from eigenscape_papers.ensemble import SGD, Recipe, fit
 from eigenscape_papers.networks import build
-from eigenscape_papers.runner import Outcome, Setting, Workshop, described, device_name
+from eigenscape_papers.runner import Outcome, Setting, Study, Workshop, device_name
 from eigenscape_papers.wu._bounds_rows import (
     Row,
     both_ways,
@@ -304,4 +304,4 @@ def _curve(variances: Tensor, eigenvalues: Tensor) -> tuple[list[int], list[floa
     return places.tolist(), values[places - 1].tolist()
 
 
-STUDY = described("wu-bounds", measure, Setting(), Setting(), own=False)
+STUDY = Study.of("wu-bounds", measure)

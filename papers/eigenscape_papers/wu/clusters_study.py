@@ -7,8 +7,8 @@ from eigenscape_papers.runner import (
     Networks,
     Outcome,
     Setting,
+    Study,
     Workshop,
-    described,
     matrix_layers,
     picture,
     rounded,
@@ -100,6 +100,6 @@ def _panel(when: str, variable: str, gradients: LogitGradients) -> Panel:
     return Panel(marks, Axis("t-SNE 1"), Axis("t-SNE 2"), title)
 
 
-STUDY = described(
-    "wu-clusters", measure, Setting((casts.SMALL_MLP,)), Setting((casts.MLP, casts.LENET))
+STUDY = Study.of(
+    "wu-clusters", measure, {"laptop": (casts.SMALL_MLP,), "paper": (casts.MLP, casts.LENET)}
 )

@@ -19,8 +19,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Portrait,
     Setting,
+    Study,
     Workshop,
-    described,
     last_layer,
     letters,
     matrix_layers,
@@ -198,18 +198,17 @@ def _counted(label: str, size: int) -> Axis:
     return Axis(label, ticks=tuple((float(number - 1), str(number)) for number in places))
 
 
-STUDY = described(
+STUDY = Study.of(
     "wu-correspondence",
     measure,
-    Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
-    Setting((casts.LENET, casts.MLP, casts.LENET_BN), {"num_pairs": 260}),
+    {
+        "laptop": (casts.SMALL_MLP, casts.SMALL_CONV),
+        "paper": (casts.LENET, casts.MLP, casts.LENET_BN),
+    },
 )
 
-DEEP = described(
+DEEP = Study.of(
     "wu-correspondence-deep",
     partial(measure, alike=_DEEP_ALIKE),
-    Setting((casts.SMALL_CONV,), {"num_pairs": 60}),
-    Setting(
-        (casts.VGG,), {"num_pairs": 48}, dtype=torch.float32
-    ),  # as for wu-overlap-deep, which shares them
+    {"laptop": (casts.SMALL_CONV,), "paper": (casts.VGG,)},
 )

@@ -8,9 +8,9 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
+    Study,
     Workshop,
     curve,
-    described,
     matrix_layers,
     of_each_cast,
     overlaps_panel,
@@ -90,9 +90,6 @@ def _of_cast(
     )
 
 
-STUDY = described(
-    "wu-full-hessian",
-    measure,
-    Setting((casts.SMALL_MLP,), {"num_pairs": 30}),
-    Setting((casts.MLP, *casts.DEEP), {"num_pairs": 50}),
+STUDY = Study.of(
+    "wu-full-hessian", measure, {"laptop": (casts.SMALL_MLP,), "paper": (casts.MLP, *casts.DEEP)}
 )

@@ -15,8 +15,8 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
+    Study,
     Workshop,
-    described,
     picture,
     spectrum,
     table,
@@ -69,4 +69,4 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     return Outcome(measured, (drawn,), (table("wu-inputs.inputs", rows),))
 
 
-STUDY = described("wu-inputs", measure, Setting(), Setting(), own=False)
+STUDY = Study.of("wu-inputs", measure)

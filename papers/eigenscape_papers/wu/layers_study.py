@@ -12,8 +12,8 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
+    Study,
     Workshop,
-    described,
     indices,
     picture,
     printed,
@@ -71,9 +71,11 @@ def _panel(cast: Cast, names: Sequence[str], ratios: Sequence[Measured]) -> Pane
     )
 
 
-STUDY = described(
+STUDY = Study.of(
     _NAME,
     measure,
-    Setting((casts.SMALL_MLP, casts.SMALL_CONV, casts.SMALL_MLP_BN)),
-    Setting((casts.MLP, casts.LENET, casts.LENET_WIDTHS[0], casts.MLP_BN[0], casts.LENET_BN)),
+    {
+        "laptop": (casts.SMALL_MLP, casts.SMALL_CONV, casts.SMALL_MLP_BN),
+        "paper": (casts.MLP, casts.LENET, casts.LENET_WIDTHS[0], casts.MLP_BN[0], casts.LENET_BN),
+    },
 )

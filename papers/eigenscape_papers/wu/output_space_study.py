@@ -19,8 +19,8 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
+    Study,
     Workshop,
-    described,
     indices,
     matrix_layers,
     picture,
@@ -193,18 +193,18 @@ def _aside(x: Sequence[float], index: int) -> tuple[float, ...]:
     return tuple(at + 0.1 * (index - 2) for at in x)
 
 
-STUDY = described(
+STUDY = Study.of(
     _NAME,
     measure,
-    Setting((casts.SMALL_MLP, casts.SMALL_MLP_RANDOM)),
-    Setting(
-        (
+    {
+        "laptop": (casts.SMALL_MLP, casts.SMALL_MLP_RANDOM),
+        "paper": (
             casts.LENET,
             casts.LENET_MNIST,
             casts.CIFAR_MLPS[1],
             *casts.ROWS,
             casts.MLP,
             casts.MLP_RANDOM,
-        )
-    ),
+        ),
+    },
 )

@@ -22,10 +22,10 @@ from eigenscape_papers.runner import (
     Outcome,
     Portrait,
     Setting,
+    Study,
     Workshop,
     by_label,
     curve,
-    described,
     last_layer,
     mean_and_band,
     picture,
@@ -324,9 +324,11 @@ def _linearity(values: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([values.double(), k]))[0, 1] ** 2)
 
 
-STUDY = described(
+STUDY = Study.of(
     "wu-overlap",
     measure,
-    Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
-    Setting((casts.LENET, casts.MLP, casts.LENET_BN), {"num_pairs": 260}),
+    {
+        "laptop": (casts.SMALL_MLP, casts.SMALL_CONV),
+        "paper": (casts.LENET, casts.MLP, casts.LENET_BN),
+    },
 )

@@ -5,32 +5,27 @@ Figs 25 and 26 have correspondences of eigenvectors of VGG11 too: see wu-corresp
 
 from functools import partial
 
-import torch
-
-from eigenscape_papers.runner import Setting, described
+from eigenscape_papers.runner import Study
 from eigenscape_papers.wu import networks as casts
 from eigenscape_papers.wu.overlap_study import measure
 
-TRAININGS = described(
+TRAININGS = Study.of(
     "wu-overlap-trainings",
     partial(measure, stem="wu.fig9"),
-    Setting((casts.SMALL_MLP, casts.SMALL_MLP_MOMENTUM), {"num_pairs": 60}),
-    Setting((casts.LENET, casts.LENET_SMALL_STEP, casts.LENET_TRICKS), {"num_pairs": 200}),
-    own=False,  # it takes two kinds of networks to compare
+    {
+        "laptop": (casts.SMALL_MLP, casts.SMALL_MLP_MOMENTUM),
+        "paper": (casts.LENET, casts.LENET_SMALL_STEP, casts.LENET_TRICKS),
+    },
 )
 
-WIDTHS = described(
+WIDTHS = Study.of(
     "wu-overlap-widths",
     partial(measure, stem="wu.fig5"),
-    Setting((casts.SMALL_MLP, casts.SMALL_MLP_NARROW), {"num_pairs": 60}),
-    Setting(casts.LENET_WIDTHS, {"num_pairs": 300}),
-    own=False,  # it takes two kinds of networks to compare
+    {"laptop": (casts.SMALL_MLP, casts.SMALL_MLP_NARROW), "paper": casts.LENET_WIDTHS},
 )
 
-DEEP = described(
+DEEP = Study.of(
     "wu-overlap-deep",
     partial(measure, stem="wu.fig10"),
-    Setting((casts.SMALL_CONV,), {"num_pairs": 60}),
-    # Convolutions in float64 take ten times as long on a GPU.
-    Setting((casts.VGG, casts.RESNET), {"num_pairs": 48}, dtype=torch.float32),
+    {"laptop": (casts.SMALL_CONV,), "paper": (casts.VGG, casts.RESNET)},
 )

@@ -14,9 +14,9 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
+    Study,
     Workshop,
     curve,
-    described,
     mean_and_band,
     picture,
     table,
@@ -151,9 +151,8 @@ def _singular_values(layer: str, matrices: Tensor) -> Panel:
     return Panel(marks, x, y, layer)
 
 
-STUDY = described(
+STUDY = Study.of(
     "wu-rank",
     measure,
-    Setting((casts.SMALL_MLP, casts.SMALL_CONV), {"num_pairs": 60}),
-    Setting((casts.LENET, casts.MLP), {"num_pairs": 200}),
+    {"laptop": (casts.SMALL_MLP, casts.SMALL_CONV), "paper": (casts.LENET, casts.MLP)},
 )

@@ -20,8 +20,8 @@ from eigenscape_papers.runner import (
     Outcome,
     Portrait,
     Setting,
+    Study,
     Workshop,
-    described,
     matrix_layers,
     picture,
     spectrum,
@@ -232,9 +232,11 @@ def _similarity(portrait: Portrait) -> float:
     return float(torch.corrcoef(pair.clamp_min(1e-12 * float(values[0])).log())[0, 1])
 
 
-STUDY = described(
+STUDY = Study.of(
     "wu-spectra",
     measure,
-    Setting((casts.SMALL_MLP, casts.SMALL_MLP_RANDOM)),
-    Setting((casts.MLP, casts.MLP_RANDOM, casts.LENET)),
+    {
+        "laptop": (casts.SMALL_MLP, casts.SMALL_MLP_RANDOM),
+        "paper": (casts.MLP, casts.MLP_RANDOM, casts.LENET),
+    },
 )

@@ -17,8 +17,8 @@ from eigenscape_papers.runner import (
     Measured,
     Outcome,
     Setting,
+    Study,
     Workshop,
-    described,
     picture,
     rounded,
     table,
@@ -146,4 +146,4 @@ def _picture(curves: dict[str, FiniteWidthCurve]) -> Picture:
     )
 
 
-STUDY = described("wu-two-layer", measure, Setting(), Setting(), own=False)
+STUDY = Study.of("wu-two-layer", measure)
