@@ -21,7 +21,6 @@ from eigenscape.records import (
     Line,
     Panel,
     Picture,
-    Points,
     ProgressCallback,
     Ticker,
     storable,
@@ -53,6 +52,7 @@ from eigenscape_papers.runner import (
     over_networks,
     picture,
     rounded,
+    spectrum,
     table,
 )
 
@@ -292,8 +292,8 @@ def _log_picture(network: AttributionNetwork, index: int) -> Picture:
     colours = ("gauss_newton", "first", "third", "fourth", "sixth")
     base = network.spectra["G"].log_curve(low, high)
     panels = []
-    for (name, spectrum), colour in zip(network.spectra.items(), colours, strict=True):
-        x, y = spectrum.log_curve(low, high)
+    for (name, of_one), colour in zip(network.spectra.items(), colours, strict=True):
+        x, y = of_one.log_curve(low, high)
         marks = [Line(rounded(x, 4), rounded(y, 3), colour, None)]
         if name != "G":
             marks.insert(0, Line(rounded(base[0], 4), rounded(base[1], 3), "muted", "G"))
@@ -308,12 +308,10 @@ def _scores_picture(network: AttributionNetwork, index: int) -> Picture:
         if name not in network.scores:
             continue
         score = network.scores[name]
-        k = score.num_outliers
-        x = tuple(float(i) for i in range(1, k + 2))
         marks = [
-            Points(x, rounded(score.before), "muted", "before"),
-            Points(x, rounded(score.subtracted), "second", "subtracted"),
-            Points(x, rounded(score.projected), "first", "projected", hollow=True),
+            spectrum(score.before, "muted", "before"),
+            spectrum(score.subtracted, "second", "subtracted"),
+            spectrum(score.projected, "first", "projected", hollow=True),
         ]
         title = f"{name}: {100 * score.mass_subtracted:.0f} % gone"
         all_values = torch.cat([score.before, score.subtracted, score.projected])

@@ -8,6 +8,7 @@ eigenvalue of the within part; of weights, which have none, σ_{C+1}.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -106,23 +107,26 @@ class LayersNetwork:
         label: Which.
         seed: Its seed.
         has_decay: Whether it was trained with weight decay.
-        parts: By kind, in order of depth.
+        by_kind: Its layers by kind, in order of depth.
         cross: By depth, in text, as files have it.
         products: Likewise, of layers on plain vectors.
         accuracy: What features say of classes.
     """
 
+    # Fields that had another name in older files.
+    RENAMED: ClassVar[dict[str, str]] = {"parts": "by_kind"}
+
     label: str
     seed: int
     has_decay: bool
-    parts: dict[str, tuple[LayerPart, ...]]
+    by_kind: dict[str, tuple[LayerPart, ...]]
     cross: dict[str, LayerCross]
     products: dict[str, LayerProducts]
     accuracy: Separation
 
     def hidden(self, kind: str) -> list[LayerPart]:
-        """The parts of one kind without that of the inputs."""
-        return [layer for layer in self.parts[kind] if layer.depth > 0]
+        """The layers of one kind without the inputs."""
+        return [layer for layer in self.by_kind[kind] if layer.depth > 0]
 
 
 def measure(setting: Setting, workshop: Workshop) -> Outcome:
@@ -134,7 +138,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             if group[0].hidden(kind):
                 pictures += _pictures(group[0], kind, setting.options["shown"])
         pictures.append(_depth_picture(group))
-    layers = [(net, one) for net in networks for kind in KINDS for one in net.parts[kind]]
+    layers = [(net, one) for net in networks for kind in KINDS for one in net.by_kind[kind]]
     pairs = [(net, depth) for net in networks for depth in net.products]
     sheets = (
         table("papyan-layers.layers", [_row(*pair) for pair in layers]),
@@ -263,7 +267,7 @@ def _worst(
 
 
 def _pictures(network: LayersNetwork, kind: str, shown: int) -> list[Picture]:
-    layers, M = network.parts[kind], _MATRIX[kind]
+    layers, M = network.by_kind[kind], _MATRIX[kind]
     word = "singular values" if kind == "weights" else "eigenvalues"
     names = {"kind": kind, "M": M, "values": word, "Values": word.capitalize()}
     knockouts = [
@@ -355,8 +359,8 @@ def _depth_marks(
     *,
     log: bool,
 ) -> list[Line | Points | Band]:
-    depths = [layer.depth for layer in group[0].parts[kind]]
-    rows = [[value(layer) for layer in net.parts[kind]] for net in group]
+    depths = [layer.depth for layer in group[0].by_kind[kind]]
+    rows = [[value(layer) for layer in net.by_kind[kind]] for net in group]
     if not depths or any(len(row) != len(depths) for row in rows) or not np.isfinite(rows).all():
         return []
     if log and np.min(rows) <= 0:

@@ -7,6 +7,7 @@ Deflation of the outliers sharpens what Lanczos shows of the bulk.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -179,14 +180,17 @@ class SpectraDeflation:
         label: Which network.
         outliers: What subspace iteration found, descending.
         bare: The density of all.
-        rest: That without outliers.
+        deflated: That without outliers.
         num_products: Products spent, without those of a density that was there.
     """
+
+    # Fields that had another name in older files.
+    RENAMED: ClassVar[dict[str, str]] = {"rest": "deflated"}
 
     label: str
     outliers: Tensor
     bare: SpectralDensity
-    rest: SpectralDensity
+    deflated: SpectralDensity
     num_products: int
 
     @classmethod
@@ -221,7 +225,7 @@ class SpectraDeflation:
         away = (self.outliers.double()[:, None] - nodes).abs().amin(1)
         return {
             "papyan.fig17.aligned": Measured(float(away.max()) / self.bare.sigma),
-            "papyan.fig17.resolution": Measured(self.bare.sigma / self.rest.sigma),
+            "papyan.fig17.resolution": Measured(self.bare.sigma / self.deflated.sigma),
         }
 
     def picture(self) -> Picture:
@@ -229,7 +233,7 @@ class SpectraDeflation:
         single = 1.0 / (self.bare.size * self.bare.sigma * math.sqrt(2.0 * math.pi))
         marks: list[list[Mark]] = [
             [
-                _density_line(self.rest, single),
+                _density_line(self.deflated, single),
                 Points(
                     rounded(self.outliers),
                     [single] * len(self.outliers),
@@ -241,7 +245,7 @@ class SpectraDeflation:
             [_density_line(self.bare, single)],
         ]
         ends = float(self.bare.grid[0]), float(self.bare.grid[-1])
-        tall = 1e-3 * single, 2.0 * float(self.rest.density.max())
+        tall = 1e-3 * single, 2.0 * float(self.deflated.density.max())
         titles = ("subspace iteration, then Lanczos", "Lanczos alone")
         panels = [
             Panel(drawn, Axis("λ", limits=ends), Axis("density", log=True, limits=tall), title)

@@ -5,12 +5,13 @@ from string import Template
 from typing import Any
 
 from eigenscape.records import Panel, Picture
+from eigenscape_papers.runner.cast import Cast
 from eigenscape_papers.runner.claims import letters, study_file
 from eigenscape_papers.runner.study_result import Sheet
 from eigenscape_papers.runner.tables import sheet
 
 
-def picture(words: str, panels: Iterable[Panel], network: str = "", **names: object) -> Picture:
+def picture(words: str, panels: Iterable[Panel], of: Cast | str = "", **names: object) -> Picture:
     """Return a picture with the words that its study's file has for it.
 
     They are `title`, what it `shows`, and `name`, where that is another than in the file.
@@ -18,7 +19,7 @@ def picture(words: str, panels: Iterable[Panel], network: str = "", **names: obj
     Args:
         words: The study and the picture's name in its file, e.g. "wu-rank.singular-values".
         panels: What is drawn.
-        network: Whose; it stands for `$network`, and its letters for `$key`.
+        of: Whose networks, or their label, which stands for `$network`. `$key` is for names.
         names: What stands for other names.
 
     Returns:
@@ -26,9 +27,13 @@ def picture(words: str, panels: Iterable[Panel], network: str = "", **names: obj
     """
     study, _, name = words.partition(".")
     entry = study_file(study)["pictures"][name]
-    known = {"network": network, "key": letters(network), **names}
+    if isinstance(of, Cast):
+        known = {"network": of.label, "key": of.key[:-11], "data": of.data}
+        known["model"] = of.model.lower().replace("^", "x")
+    else:
+        known = {"network": of, "key": letters(of)}
     file, title, shows = (
-        Template(text).substitute(known)
+        Template(text).substitute({**known, **names})
         for text in (entry.get("name", name), entry["title"], entry["shows"])
     )
     return Picture(file, title, tuple(panels), shows=shows)

@@ -48,23 +48,15 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             overlaps.append(_overlaps(layer, fit))
             rows += [
                 (
-                    cast.label,
-                    layer,
-                    each.name,
-                    each.spectral_error,
-                    each.frobenius_error,
+                    *(cast.label, layer, each.name, each.spectral_error, each.frobenius_error),
                     float(each.values[0] / fit.values[0]),
                     float(each.overlaps[min(classes - 1, len(each.overlaps)) - 1]),
                 )
                 for each in fit.approximations
             ]
         pictures += [
-            picture(
-                "wu-approximation.approximation-values", values, cast.label, key=cast.key[:-11]
-            ),
-            picture(
-                "wu-approximation.approximation-overlaps", overlaps, cast.label, key=cast.key[:-11]
-            ),
+            picture("wu-approximation.approximation-values", values, cast),
+            picture("wu-approximation.approximation-overlaps", overlaps, cast),
         ]
     fits = table("wu-approximation.fits", rows, top=classes - 1)
     return Outcome(measured_of(setting.casts, rows), tuple(pictures), (fits,), (), products)

@@ -166,22 +166,19 @@ def _row(networks: Networks, seed: int, kind: str, record: Autocorrelation, firs
 
 
 def _picture(networks: Networks, records: Sequence[Autocorrelation]) -> Picture:
-    panels = tuple(
-        Panel(
-            [spectrum(record.values[:20].clamp_min(0), "hessian", None)],
-            Axis("index", whole=True),
-            Axis("eigenvalue", log=True),
-            f"{record.layer}: λ₁/λ₂ = {record.ratio:.3g}",
-        )
+    panels = [
+        inputs_panel(record, "eigenvalue", f"{record.layer}: λ₁/λ₂ = {record.ratio:.3g}")
         for record in records
-    )
-    return picture(
-        "wu-autocorrelation.input-spectra",
-        panels,
-        networks.cast.label,
-        model=slug(networks.cast.model),
-        data=networks.cast.data,
-    )
+    ]
+    name = slug(networks.cast.model)
+    return picture("wu-autocorrelation.input-spectra", panels, networks.cast, model=name)
+
+
+def inputs_panel(record: Autocorrelation, label: str, title: str) -> Panel:
+    """Draw the top eigenvalues of E[xxᵀ]."""
+    values = record.values[:20].clamp_min(0)
+    x, y = Axis("index", whole=True), Axis(label, log=True)
+    return Panel([spectrum(values, "hessian")], x, y, title)
 
 
 def _groups(rows: Sequence[_Row]) -> dict[tuple[str, str, str], list[_Row]]:

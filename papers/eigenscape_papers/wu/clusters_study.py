@@ -1,6 +1,6 @@
 """Wu Figs 20 and 21: do logit gradients Δ and Γ cluster, by logit at first, by class later?"""
 
-from eigenscape.records import Axis, Panel, Picture, Points
+from eigenscape.records import Axis, Panel, Points
 from eigenscape_papers.runner import (
     SERIES,
     Measured,
@@ -9,13 +9,13 @@ from eigenscape_papers.runner import (
     Setting,
     Study,
     Workshop,
-    matrix_layers,
     picture,
     rounded,
     table,
 )
 from eigenscape_papers.wu import networks as casts
 from eigenscape_papers.wu.logit_gradients import LogitGradients, logit_gradients
+from eigenscape_papers.wu.spectra_study import first_linear
 
 _Cases = dict[tuple[str, str], LogitGradients]
 
@@ -27,7 +27,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     # The paper's network first, that of Wu-2020 second.
     for prefix, cast in zip(("wu.fig20", "wu.2020.fig20"), setting.casts, strict=False):
         networks = workshop.networks(cast)
-        layer = _layer(networks)
+        layer = first_linear(networks)
         cases = _cases(networks, layer)
         start, end = cases["start", "output"], cases["minimum", "output"]
         by_class = "wu.fig21" if prefix == "wu.fig20" else prefix
@@ -40,13 +40,9 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             (cast.label, layer, when, _letter(variable), *_numbers(r))
             for (when, variable), r in cases.items()
         ]
-        pictures.append(_picture(networks, layer, cases))
+        panels = [_panel(when, variable, r) for (when, variable), r in cases.items()]
+        pictures.append(picture("wu-clusters.clusters", panels, cast, layer=layer))
     return Outcome(measured, tuple(pictures), (table("wu-clusters.shares", rows),))
-
-
-def _layer(networks: Networks) -> str:
-    names = matrix_layers(networks.risk(networks.cast.seeds[0]))
-    return next((name for name in names if name.startswith("fc")), names[0])
 
 
 def _cases(networks: Networks, layer: str) -> _Cases:
@@ -69,17 +65,6 @@ def _numbers(gradients: LogitGradients) -> tuple[float | None, ...]:
     cosines = gradients.center_cosines
     mean = None if cosines is None else float(cosines.mean())
     return gradients.logit_share, gradients.class_share, gradients.mean_share, mean
-
-
-def _picture(networks: Networks, layer: str, cases: _Cases) -> Picture:
-    first = networks.cast.model.lower().replace("^", "x")
-    return picture(
-        "wu-clusters.clusters",
-        (_panel(when, variable, r) for (when, variable), r in cases.items()),
-        networks.cast.label,
-        model=first,
-        layer=layer,
-    )
 
 
 def _panel(when: str, variable: str, gradients: LogitGradients) -> Panel:

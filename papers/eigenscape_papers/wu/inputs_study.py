@@ -7,7 +7,6 @@ say how images were normalised, which no text does.
 from typing import Any
 
 from eigenscape.analyses import autocorrelation
-from eigenscape.records import Axis, Panel
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape_papers.datasets import load
 from eigenscape_papers.networks import build
@@ -18,9 +17,9 @@ from eigenscape_papers.runner import (
     Study,
     Workshop,
     picture,
-    spectrum,
     table,
 )
+from eigenscape_papers.wu.autocorrelation_study import inputs_panel
 
 _IDS = {
     ("mnist", "half"): ("table6.mnist-half", "table7.mnist-half"),
@@ -54,14 +53,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
             record = autocorrelation(EmpiricalRisk(network, CrossEntropy(), pair), layer)
             inner = record.alignment**0.5
             rows.append((name, how, record.dominance, inner, record.ratio))
-            panels.append(
-                Panel(
-                    [spectrum(record.values[:20].clamp_min(0), "hessian", None)],
-                    Axis("index", whole=True),
-                    Axis("eigenvalue of E[xxᵀ]", log=True),
-                    f"{name}, {how}",
-                )
-            )
+            panels.append(inputs_panel(record, "eigenvalue of E[xxᵀ]", f"{name}, {how}"))
             ids = _IDS.get((name, how), ())
             for claim, value in zip(ids, (record.dominance, inner), strict=False):
                 measured[f"wu.2020.{claim}"] = Measured(value)

@@ -83,9 +83,8 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         measured["wu.fig22.lenet5.rank-one"] = min(lenet, key=lambda top: top.ours)
     if chance:
         measured["wu.fig22.rank-one.random"] = Measured(max(chance))
-    return Outcome(
-        measured, tuple(pictures), (table("wu-rank.layers", rows),), tuple(notes), products
-    )
+    sheets = (table("wu-rank.layers", rows),)
+    return Outcome(measured, tuple(pictures), sheets, tuple(notes), products)
 
 
 def _layers(cast: Cast, setting: Setting, workshop: Workshop) -> tuple[list[_Layer], int]:
@@ -126,13 +125,8 @@ def _chance(m: int, n: int, count: int = 20) -> float:
 
 def _pictures(cast: Cast, layers: Sequence[_Layer]) -> list[Picture]:
     return [
-        picture("wu-rank.rank", map(_panel, layers), cast.label, key=cast.key[:-11]),
-        picture(
-            "wu-rank.singular-values",
-            (layer.singular for layer in layers),
-            cast.label,
-            key=cast.key[:-11],
-        ),
+        picture("wu-rank.rank", map(_panel, layers), cast),
+        picture("wu-rank.singular-values", (layer.singular for layer in layers), cast),
     ]
 
 

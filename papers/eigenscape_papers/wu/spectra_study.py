@@ -74,7 +74,7 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
     followed = workshop.networks(_followed(setting))
     pictures = [_cases_picture(chosen, true.cast, portraits, c)]
     if followed is not true:
-        layer = _first_linear(followed)
+        layer = first_linear(followed)
         both = {
             name: _portrait(workshop, followed, layer, epoch)
             for name, epoch in ((_START, 0), (_MINIMUM, followed.last))
@@ -118,7 +118,8 @@ def _gaps(portraits: Mapping[str, Portrait], c: int) -> dict[str, Measured]:
     return numbers
 
 
-def _first_linear(networks: Networks) -> str:
+def first_linear(networks: Networks) -> str:
+    """Return the first fully connected layer of the paper's networks, or the first layer."""
     layers = matrix_layers(networks.risk(networks.cast.seeds[0]))
     return next((layer for layer in layers if layer.startswith("fc")), layers[0])
 
@@ -181,13 +182,7 @@ def _cases_picture(layer: str, cast: Cast, portraits: Mapping[str, Portrait], c:
                 name,
             )
         )
-    return picture(
-        "wu-spectra.spectra",
-        panels,
-        cast.label,
-        model=cast.model.lower().replace("^", "x"),
-        layer=layer,
-    )
+    return picture("wu-spectra.spectra", panels, cast, layer=layer)
 
 
 def gap_size(values: Tensor, places: Sequence[int]) -> float | None:

@@ -130,14 +130,14 @@ def test_figure_9b_has_the_layers_with_pairs_above_the_bulk(shop: Workshop) -> N
     part = error_part(seen, 1, torch.device("cpu"))
     assert part is not None
     cross = {"1": _cross(seen, part.num_cross, torch.device("cpu"))}
-    parts = {**network.parts, "errors": [part, dataclasses.replace(part, bulk=1e9, depth=2)]}
-    (picture,) = _cross_picture(dataclasses.replace(network, parts=parts, cross=cross), 300)
+    by_kind = {**network.by_kind, "errors": [part, dataclasses.replace(part, bulk=1e9, depth=2)]}
+    (picture,) = _cross_picture(dataclasses.replace(network, by_kind=by_kind, cross=cross), 300)
     assert [panel.title for panel in picture.panels] == ["l = 1"]
     discs = picture.panels[0].marks[2]
     assert len(discs.y) == part.num_cross
     assert discs.x == pytest.approx(part.after[: part.num_cross].tolist(), rel=1e-3)
     assert discs.y == pytest.approx(cross["1"].left[: part.num_cross].tolist(), rel=1e-3)
-    assert _cross_picture(dataclasses.replace(network, parts={"errors": []}), "x", 300) == []
+    assert _cross_picture(dataclasses.replace(network, by_kind={"errors": []}), 300) == []
 
 
 def test_the_global_mean_of_errors_is_minus_that_of_true_labels(shop: Workshop) -> None:
