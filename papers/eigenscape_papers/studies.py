@@ -53,7 +53,6 @@ from eigenscape_papers.wu import inputs_study as wu_inputs
 from eigenscape_papers.wu import layers_study as wu_2020_layers
 from eigenscape_papers.wu import output_space_study as wu_output_space
 from eigenscape_papers.wu import overlap_study as wu_overlap
-from eigenscape_papers.wu import overlap_variants_study as wu_overlap_variants
 from eigenscape_papers.wu import rank_study as wu_rank
 from eigenscape_papers.wu import spectra_study as wu_spectra
 from eigenscape_papers.wu import two_layer_study as wu_two_layer
@@ -66,9 +65,9 @@ _ALL = (
     wu_correspondence.STUDY,
     wu_correspondence.DEEP,
     wu_overlap.STUDY,
-    wu_overlap_variants.TRAININGS,
-    wu_overlap_variants.WIDTHS,
-    wu_overlap_variants.DEEP,
+    wu_overlap.TRAININGS,
+    wu_overlap.WIDTHS,
+    wu_overlap.DEEP,
     wu_rank.STUDY,
     wu_spectra.STUDY,
     wu_full_hessian.STUDY,

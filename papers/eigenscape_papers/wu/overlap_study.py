@@ -332,3 +332,24 @@ STUDY = Study.of(
         "paper": (casts.LENET, casts.MLP, casts.LENET_BN),
     },
 )
+
+TRAININGS = Study.of(
+    "wu-overlap-trainings",
+    partial(measure, stem="wu.fig9"),
+    {
+        "laptop": (casts.SMALL_MLP, casts.SMALL_MLP_MOMENTUM),
+        "paper": (casts.LENET, casts.LENET_SMALL_STEP, casts.LENET_TRICKS),
+    },
+)
+
+WIDTHS = Study.of(
+    "wu-overlap-widths",
+    partial(measure, stem="wu.fig5"),
+    {"laptop": (casts.SMALL_MLP, casts.SMALL_MLP_NARROW), "paper": casts.LENET_WIDTHS},
+)
+
+DEEP = Study.of(
+    "wu-overlap-deep",
+    partial(measure, stem="wu.fig10"),
+    {"laptop": (casts.SMALL_CONV,), "paper": (casts.VGG, casts.RESNET)},
+)
