@@ -24,7 +24,7 @@ from eigenscape_papers.runner import (
     indices,
     picture,
     rounded,
-    sheet,
+    table,
 )
 from eigenscape_papers.runner.orders import rank_correlation
 from eigenscape_papers.theory import (
@@ -89,13 +89,10 @@ def measure(setting: Setting, workshop: Workshop) -> Outcome:
         ),
         _ratio_picture(options, fits, fewer / bulk),
     )
-    beside = {
-        "C largest / theorem": outliers / theorem["outliers"],
-        "bulk / theorem": bulk / theorem["bulk"],
-        "C − 1 largest / best weights": fewer / ours["outliers"],
-        "bulk / best weights": bulk / ours["bulk"],
-        "predicted misclassification": predicted,
-    }
+    beside = (
+        *(outliers / theorem["outliers"], bulk / theorem["bulk"]),
+        *(fewer / ours["outliers"], bulk / ours["bulk"], predicted),
+    )
     return Outcome(measured, pictures, (_sheet(fits, C, beside),))
 
 
@@ -221,18 +218,17 @@ def _sampling_panel(sizes: Sequence[int], distances: Tensor) -> Panel:
     return Panel(marks, Axis("samples n", log=True), Axis("distance", log=True), "Lemma 8.1")
 
 
-def _sheet(fits: Sequence[Regression], C: int, beside: Mapping[str, Tensor]) -> Sheet:
-    names = ("t", "α", "α at the best weights", "misclassification", "at the best weights", *beside)
+def _sheet(fits: Sequence[Regression], C: int, beside: Sequence[Tensor]) -> Sheet:
     rows = [
         (
             *(fit.signal, fit.uncertainty, mixture_uncertainty(C, fit.signal)),
             *(fit.error, mixture_error(C, fit.signal)),
-            *(float(values[n]) for values in beside.values()),
+            *(float(values[n]) for values in beside),
             fit.slope,
         )
         for n, fit in enumerate(fits)
     ]
-    return sheet("regressions", "Every regression", (*names, "gradient left"), rows)
+    return table("papyan-mixture.regressions", rows)
 
 
 STUDY = Study.of("papyan-mixture", measure)

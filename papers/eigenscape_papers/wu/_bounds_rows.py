@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from eigenscape.records import Axis, Panel, Picture, Points
-from eigenscape_papers.runner import SERIES, Measured, Sheet, counted, picture, rounded, sheet
+from eigenscape_papers.runner import SERIES, Measured, Sheet, counted, picture, rounded, table
 from eigenscape_papers.wu._table_9 import (
     INDEXED,
     TABLE_9,
@@ -18,6 +18,11 @@ from eigenscape_papers.wu._table_9 import (
 
 # The order that the paper has, one step at a time.
 PAIRS = (("appr", "base"), ("iter", "appr"))
+# What the table has of a certificate, in the order of its columns.
+_KEPT = (
+    *("bound", "kl", "error", "error_bound", "prior_variance"),
+    *("num_examples", "num_samples", "index", "delta", "delta_samples"),
+)
 # The network of Figs 7 and 30.
 _SHOWN = "T10-200^2"
 
@@ -65,47 +70,29 @@ def bounds_of(rows: Sequence[Row]) -> dict[tuple[str, int], dict[str, float]]:
 
 def sheets(rows: Sequence[Row]) -> tuple[Sheet, ...]:
     """Return every row, and, where there are the paper's networks, Table 9 beside ours."""
-    kept = {
-        "bound": "bound",
-        "KL": "kl",
-        "error of draws": "error",
-        "error, at most": "error_bound",
-        "λ": "prior_variance",
-        "n": "num_examples",
-        "draws": "num_samples",
-        "j": "index",
-        "δ": "delta",
-        "δ'": "delta_samples",
-    }
-    names = ("network", "seed", "method", *kept, "test error", "confirmed")
     cells = [
         (
             *(row.network, row.seed, row.method),
-            *(row.certificate[key] for key in kept.values()),
+            *(row.certificate[key] for key in _KEPT),
             *(row.test_error, "no" if row.refuted else "yes"),
         )
         for row in rows
     ]
-    every = sheet("bounds", "Every network, seed and method", names, cells)
     more = (_paired(rows), _beside(rows))
-    return (every, *(table for table in more if table is not None))
+    return (table("wu-bounds.bounds", cells), *(one for one in more if one is not None))
 
 
 def _paired(rows: Sequence[Row]) -> Sheet | None:
     """Return how methods differ, network by network; None where there are no two seeds."""
-    names = ("network", "methods", "seeds", "mean", "standard error", "share below 0")
     cells = [
         (gap.network, f"{gap.one.upper()} - {gap.other.upper()}", gap.seeds, *gap.numbers)
         for gap in gaps(bounds_of(rows))
     ]
-    title = "Differences of bounds, paired by seed"
-    return sheet("differences", title, names, cells) if cells else None
+    return table("wu-bounds.differences", cells) if cells else None
 
 
 def _beside(rows: Sequence[Row]) -> Sheet | None:
     """Return ours, the mean over seeds, beside each row of Table 9; None where there is none."""
-    quantities = ("bound", "KL", "error of draws", "½ log λ")
-    names = [f"{what}{end}" for what in quantities for end in ("", ", theirs")]
     cells = []
     for (name, method), theirs in TABLE_9.items():
         ours = [row.compared for row in rows if (row.network, row.method) == (name, method)]
@@ -113,9 +100,7 @@ def _beside(rows: Sequence[Row]) -> Sheet | None:
             means = [fmean(values) for values in zip(*ours, strict=True)]
             pairs = [v for pair in zip(means, theirs, strict=True) for v in pair]
             cells.append((name, method, len(ours), *pairs))
-    title = "Table 9, ours (mean over seeds) and theirs; errors after the Monte-Carlo step"
-    table = sheet("table-9", title, ("network", "method", "seeds", *names), cells)
-    return table if cells else None
+    return table("wu-bounds.table-9", cells) if cells else None
 
 
 def missing(keys: list[tuple[str, int, str]]) -> tuple[str, ...]:
