@@ -3,14 +3,9 @@
 import torch
 
 import eigenscape as es
-from eigenscape.structure import (
-    block_preconditioning,
-    block_structure,
-    squared_block_norms,
-    stripes,
-)
+from eigenscape.structure import block_structure, squared_block_norms, stripes
 from eigenscape_papers import datasets, networks
-from eigenscape_papers.dong import adam_diagonal
+from eigenscape_papers.dong import adam_diagonal, block_preconditioning
 from eigenscape_papers.ensemble import Adam, Recipe, fit
 
 digits = datasets.load("digits").take(200, seed=0).to("cpu", torch.float64)

@@ -11,10 +11,10 @@ from eigenscape.analyses import (
     eigenspace_overlap,
     eigenvector_correspondence,
     kronecker_fit,
-    overlap_prediction,
 )
 from eigenscape_papers import datasets, networks
 from eigenscape_papers.ensemble import SGD, Recipe, fit
+from eigenscape_papers.wu import overlap_prediction
 
 SEEDS = (0, 1, 2)
 data = datasets.load("digits").to("cpu", torch.float64)

@@ -1,5 +1,6 @@
 """One question about a network a file, one function, one record."""
 
+from eigenscape.analyses.layers._orthonormal import require_orthonormal as require_orthonormal
 from eigenscape.analyses.layers._slopes import Slopes as Slopes
 from eigenscape.analyses.layers._slopes import all_slopes as all_slopes
 from eigenscape.analyses.layers._slopes import unit_vectors as unit_vectors
@@ -30,8 +31,6 @@ from eigenscape.analyses.layers.layer_curvature import layer_curvature as layer_
 from eigenscape.analyses.layers.layer_curvature import layer_names as layer_names
 from eigenscape.analyses.layers.layer_spectrum import LayerSpectrum as LayerSpectrum
 from eigenscape.analyses.layers.layer_spectrum import layer_spectrum as layer_spectrum
-from eigenscape.analyses.layers.overlap_prediction import OverlapPrediction as OverlapPrediction
-from eigenscape.analyses.layers.overlap_prediction import overlap_prediction as overlap_prediction
 from eigenscape.analyses.whole._budget import BUDGETS as BUDGETS
 from eigenscape.analyses.whole._budget import Budget as Budget
 from eigenscape.analyses.whole._budget import num_pairs as num_pairs
@@ -76,7 +75,6 @@ __all__ = [
     "LayerSpectrum",
     "MatrixSpectrum",
     "Outliers",
-    "OverlapPrediction",
     "Plan",
     "Point",
     "Stage",
@@ -94,7 +92,6 @@ __all__ = [
     "layer_spectrum",
     "matrix_spectrum",
     "outliers",
-    "overlap_prediction",
     "plan_analysis",
     "point",
     "rank_one_share",

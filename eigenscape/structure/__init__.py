@@ -2,13 +2,8 @@
 
 from eigenscape.structure.blocks._pictures import pool_magnitudes as pool_magnitudes
 from eigenscape.structure.blocks.block_norms import SquaredBlockNorms as SquaredBlockNorms
+from eigenscape.structure.blocks.block_norms import jackknife as jackknife
 from eigenscape.structure.blocks.block_norms import squared_block_norms as squared_block_norms
-from eigenscape.structure.blocks.block_preconditioning import (
-    BlockPreconditioning as BlockPreconditioning,
-)
-from eigenscape.structure.blocks.block_preconditioning import (
-    block_preconditioning as block_preconditioning,
-)
 from eigenscape.structure.blocks.block_spectra import BlockSpectra as BlockSpectra
 from eigenscape.structure.blocks.block_spectra import block_spectra as block_spectra
 from eigenscape.structure.blocks.block_structure import BlockStructure as BlockStructure
@@ -22,14 +17,12 @@ from eigenscape.structure.classes.class_structure import ClassStructure as Class
 from eigenscape.structure.classes.class_structure import class_structure as class_structure
 
 __all__ = [
-    "BlockPreconditioning",
     "BlockSpectra",
     "BlockStructure",
     "ClassSpan",
     "ClassStructure",
     "SquaredBlockNorms",
     "Stripes",
-    "block_preconditioning",
     "block_spectra",
     "block_structure",
     "class_span",

@@ -18,7 +18,6 @@ from eigenscape.curvature import (
     Fisher,
     GaussNewton,
     Hessian,
-    KhatriRao,
     KroneckerHessian,
     LayerHessian,
     OutputHessian,
@@ -58,7 +57,7 @@ def test_the_helper_sees_a_difference() -> None:
 
 def test_every_operator_has_its_contract_here() -> None:
     checked = {Fisher, GaussNewton, Hessian, KroneckerHessian, LayerHessian, Residual}
-    checked |= {ClassKronecker, KhatriRao}
+    checked |= {ClassKronecker}
     # One is of outputs, not of parameters, the other several matrices at once: their contracts are
     # in tests/curvature.
     elsewhere = {OutputHessian, ClassGradients}
@@ -369,7 +368,7 @@ def test_plain_layers_have_a_kronecker_hessian() -> None:
         assert kronecker_of(case(name), layer, 7) is not None
 
 
-# --- ClassKronecker, KhatriRao (against errors with every label: tests/operators) ---
+# --- ClassKronecker (against errors with every label: tests/operators) ---
 
 
 def classes_of(c: Case, layer: str, batch_size: int | None) -> ClassKronecker | None:
@@ -403,27 +402,11 @@ def test_class_kronecker_of_every_layer(name: str) -> None:
             close(other.to_dense(), first.to_dense())
         left = torch.einsum("c,cab->ab", first.weights, first.output_factors)
         close(left, kronecker.output_factor)
-        both = KhatriRao(c.risk(7), [layer])
-        if kronecker.num_positions == 1:
-            close(both.to_dense(), first.to_dense())
-            close(KhatriRao(c.risk(7), [layer], per_class=False).to_dense(), kronecker.to_dense())
-        assert both.space.names == first.space.names
 
 
 def test_plain_layers_of_classifiers_have_a_class_kronecker() -> None:
     for name, layer in [("mlp-tanh", "2"), ("cnn-batchnorm", "0"), ("weights-smoothing", "0")]:
         assert classes_of(case(name), layer, 7) is not None
-
-
-@pytest.mark.parametrize("name", ["mlp-tanh", "cnn-batchnorm", "weights-smoothing"])
-def test_khatri_rao_of_all_plain_layers(name: str) -> None:
-    c = case(name)
-    layers = [layer for layer in layers_of(c.risk()) if classes_of(c, layer, None) is not None]
-    assert len(layers) > 1
-    for per_class in (True, False):
-        whole = KhatriRao(c.risk(), layers, per_class=per_class).to_dense()
-        check_operator(KhatriRao(c.risk(7), layers, per_class=per_class), whole, rtol=RTOL)
-        assert torch.linalg.eigvalsh(whole)[0] > -1e-12 * whole.norm()
 
 
 def test_the_losses_of_the_table_are_all_there_are() -> None:

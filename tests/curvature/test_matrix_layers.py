@@ -12,7 +12,6 @@ from eigenscape.analyses import kronecker_fit
 from eigenscape.curvature import (
     ClassKronecker,
     GaussNewton,
-    KhatriRao,
     KroneckerHessian,
     LayerHessian,
     OutputHessian,
@@ -20,7 +19,7 @@ from eigenscape.curvature import (
 from eigenscape.errors import InvalidArgumentError, UnsupportedModelError
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape.structure import class_span
-from eigenscape_papers.papyan import backpropagated_errors
+from eigenscape_papers.papyan import KhatriRao, backpropagated_errors
 from eigenscape_papers.wu import logit_gradients, output_space_overlap
 
 WIDTH = 4  # of all layers and of the batch: PyTorch tells what it saved apart by shapes alone

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import eigenscape as es
-from eigenscape.curvature import KhatriRao
 from eigenscape.errors import (
     EmptySelectionError,
     InvalidArgumentError,
@@ -19,7 +18,7 @@ from eigenscape.errors import (
 )
 from eigenscape.risk import token_samples
 from eigenscape.structure import class_span
-from eigenscape_papers.papyan import backpropagated_errors, kronecker_spectra
+from eigenscape_papers.papyan import KhatriRao, backpropagated_errors, kronecker_spectra
 
 N, T, V, D = 4, 5, 6, 3
 CE = es.CrossEntropy()

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from eigenscape.analyses.layers.kronecker_fit import KroneckerFit
     from eigenscape.analyses.layers.layer_curvature import LayerBlock, LayerCurvature
     from eigenscape.analyses.layers.layer_spectrum import LayerSpectrum
-    from eigenscape.analyses.layers.overlap_prediction import OverlapPrediction
 
 _NAMED = 8  # more curves than this are told apart by hovering, not by a legend
 _DEEP = 1e-12  # of the largest eigenvalue: below is rounding
@@ -312,45 +311,6 @@ def overlap_picture(overlap: "EigenspaceOverlap") -> Picture:
         share_axis("overlap of the first k", overlap.overlaps, overlap.chance),
     )
     return Picture("eigenspace-overlap", "Overlap of eigenspaces", [panel], table_of(overlap))
-
-
-def prediction_picture(prediction: "OverlapPrediction") -> Picture:
-    """Draw the predicted overlap with its peak, and how much of it t₁ has."""
-    count = len(prediction.overlaps)
-    x = indices(count)
-    marks: list[Mark] = [
-        Line(x, numbers(prediction.overlaps), "gauss_newton", "predicted"),
-        Line(x, numbers(prediction.chance), "muted", "chance", dashed=True),
-    ]
-    if prediction.peak <= count:
-        marks.append(
-            Points(
-                [float(prediction.peak)],
-                numbers(prediction.overlaps[prediction.peak - 1]),
-                "outlier",
-                "peak",
-            )
-        )
-    if prediction.rank <= count and prediction.rank != prediction.peak:
-        marks.append(Rule(prediction.rank, f"rank {prediction.rank}"))
-    wide = Axis("number of eigenvectors k", whole=True)
-    names = ("first network", "second network")
-    shares: list[Mark] = [
-        Line(x, numbers(row), colour, label, dashed=label == names[1])
-        for row, colour, label in zip(prediction.shares, SERIES, names, strict=False)
-    ]
-    panels = [
-        Panel(marks, wide, share_axis("predicted overlap", prediction.overlaps), prediction.regime),
-        Panel(shares, wide, Axis("share of r ⊗ t₁", limits=(0.0, 1.05)), "how many of k have t₁"),
-    ]
-    return Picture(
-        "overlap-prediction",
-        "Predicted overlap of two networks",
-        panels,
-        table_of(prediction),
-        shows=f"{prediction.status.text} The rank is that of E[M]. "
-        f"(t₁·t₁')² = {prediction.alignment:.3f}.",
-    )
 
 
 def correspondence_picture(record: "EigenvectorCorrespondence") -> Picture:

@@ -17,7 +17,6 @@ from eigenscape.records import (
     Picture,
     Points,
     Raster,
-    Rule,
     indices,
     numbers,
     places,
@@ -28,7 +27,6 @@ from eigenscape.records import (
 
 if TYPE_CHECKING:
     from eigenscape.structure.blocks.block_norms import SquaredBlockNorms
-    from eigenscape.structure.blocks.block_preconditioning import BlockPreconditioning
     from eigenscape.structure.blocks.block_spectra import BlockSpectra
     from eigenscape.structure.blocks.block_structure import BlockStructure, Stripes
 
@@ -176,35 +174,6 @@ def spectra_picture(record: "BlockSpectra") -> Picture:
     ]
     notes = (f"Distances below {short(floor)} are those of the probes.",) if floor > 0 else ()
     return Picture("block-spectra", "Spectra of the blocks", panels, table_of(record), notes)
-
-
-def preconditioning_picture(record: "BlockPreconditioning") -> Picture:
-    """Draw the condition numbers with and without the approximation, and its error."""
-    names = ("condition", "max/mean |λ|")
-    pairs = (
-        (record.condition_before, record.condition),
-        (record.effective_before, record.effective),
-    )
-    shown = [i for i, pair in enumerate(pairs) if all(0 < v < math.inf for v in pair)]
-    y = [float(i) for i in shown]
-    marks: list[Mark] = [Line(pairs[i], (float(i), float(i)), "muted") for i in shown]
-    for side, (word, colour) in enumerate((("without", "muted"), ("with it", "hessian"))):
-        values = [pairs[i][side] for i in shown]
-        hover = [f"{names[i]} {word}\n{short(pairs[i][side])}" for i in shown]
-        marks.append(Points(values, y, colour, word, hollow=not side, hover=hover))
-    marks.append(Rule(1.0))
-    ticks = [(float(i), name) for i, name in enumerate(names)]
-    error = with_error(record.scaled_error, record.scaled_error_stderr)
-    panel = Panel(
-        marks,
-        Axis("condition number, damped", log=bool(shown)),
-        Axis(ticks=ticks, limits=(-0.6, 1.6), downward=True),
-        f"{record.approximation}, error {error}",
-    )
-    left = len(names) - len(shown)
-    notes = (f"{left} condition number is not finite and not drawn.",) if left else ()
-    title = "Preconditioned by an approximation"
-    return Picture("block-preconditioning", title, [panel], table_of(record), notes)
 
 
 def _matrix(

@@ -6,15 +6,34 @@ follow what is typical of a row, so that a single large entry does not make the 
 """
 
 import itertools
+import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from eigenscape.errors import InvalidArgumentError, ShapeError, require_count
-from eigenscape.records import Axis, Bars, Line, Mark, Panel, Raster, Rule, numbers
+from eigenscape.records import (
+    Axis,
+    Bars,
+    Line,
+    Mark,
+    Panel,
+    Picture,
+    Points,
+    Raster,
+    Rule,
+    numbers,
+    short,
+    table_of,
+    with_error,
+)
 from eigenscape.structure import pool_magnitudes
 from eigenscape_papers.theory.marchenko_pastur import SpectralLaw
+
+if TYPE_CHECKING:
+    from eigenscape_papers.dong.block_preconditioning import BlockPreconditioning
 
 # The palest colour on a logarithmic ramp, as a share of the darkest.
 _FAINTEST = 1e-3
@@ -163,3 +182,32 @@ def _grid(sizes: Sequence[int], scale: float) -> list[float]:
 
 def _short(values: Sequence[float]) -> list[float]:
     return [float(f"{value:.4g}") for value in values]
+
+
+def preconditioning_picture(record: "BlockPreconditioning") -> Picture:
+    """Draw the condition numbers with and without the approximation, and its error."""
+    names = ("condition", "max/mean |λ|")
+    pairs = (
+        (record.condition_before, record.condition),
+        (record.effective_before, record.effective),
+    )
+    shown = [i for i, pair in enumerate(pairs) if all(0 < v < math.inf for v in pair)]
+    y = [float(i) for i in shown]
+    marks: list[Mark] = [Line(pairs[i], (float(i), float(i)), "muted") for i in shown]
+    for side, (word, colour) in enumerate((("without", "muted"), ("with it", "hessian"))):
+        values = [pairs[i][side] for i in shown]
+        hover = [f"{names[i]} {word}\n{short(pairs[i][side])}" for i in shown]
+        marks.append(Points(values, y, colour, word, hollow=not side, hover=hover))
+    marks.append(Rule(1.0))
+    ticks = [(float(i), name) for i, name in enumerate(names)]
+    error = with_error(record.scaled_error, record.scaled_error_stderr)
+    panel = Panel(
+        marks,
+        Axis("condition number, damped", log=bool(shown)),
+        Axis(ticks=ticks, limits=(-0.6, 1.6), downward=True),
+        f"{record.approximation}, error {error}",
+    )
+    left = len(names) - len(shown)
+    notes = (f"{left} condition number is not finite and not drawn.",) if left else ()
+    title = "Preconditioned by an approximation"
+    return Picture("block-preconditioning", title, [panel], table_of(record), notes)

@@ -24,12 +24,12 @@ from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape.space import ParamSpace, Partition
 from eigenscape.structure import (
     SquaredBlockNorms,
-    block_preconditioning,
     pool_magnitudes,
     squared_block_norms,
 )
 from eigenscape_papers.datasets import DataSet
 from eigenscape_papers.dong.adam_diagonal import adam_diagonal
+from eigenscape_papers.dong.block_preconditioning import block_preconditioning
 from eigenscape_papers.dong.sweeps import digit_tokens
 from eigenscape_papers.ensemble import Adam, Recipe
 from eigenscape_papers.networks import build

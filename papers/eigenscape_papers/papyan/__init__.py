@@ -12,6 +12,7 @@ from eigenscape_papers.papyan.backpropagated_errors import (
 )
 from eigenscape_papers.papyan.dynamics_study import DynamicsMoment as DynamicsMoment
 from eigenscape_papers.papyan.dynamics_study import DynamicsPanel as DynamicsPanel
+from eigenscape_papers.papyan.khatri_rao import KhatriRao as KhatriRao
 from eigenscape_papers.papyan.kronecker_spectra import KroneckerSpectra as KroneckerSpectra
 from eigenscape_papers.papyan.kronecker_spectra import kronecker_spectra as kronecker_spectra
 from eigenscape_papers.papyan.kronecker_study import KroneckerNetwork as KroneckerNetwork
@@ -53,6 +54,7 @@ from eigenscape_papers.papyan.whole_spectra import Spectrum as Spectrum
 __all__ = [
     "Attribution",
     "BackpropagatedErrors",
+    "KhatriRao",
     "KroneckerSpectra",
     "PowerTail",
     "Separation",

@@ -12,6 +12,8 @@ from eigenscape_papers.wu.logit_gradients import logit_gradients as logit_gradie
 from eigenscape_papers.wu.output_space import OutputSpaceOverlap as OutputSpaceOverlap
 from eigenscape_papers.wu.output_space import output_space_overlap as output_space_overlap
 from eigenscape_papers.wu.output_space_study import OutputSpaceLayer as OutputSpaceLayer
+from eigenscape_papers.wu.overlap_prediction import OverlapPrediction as OverlapPrediction
+from eigenscape_papers.wu.overlap_prediction import overlap_prediction as overlap_prediction
 from eigenscape_papers.wu.overlap_study import OverlapOfLayer as OverlapOfLayer
 from eigenscape_papers.wu.overlap_study import first_peak as first_peak
 from eigenscape_papers.wu.spectra_study import gap_size as gap_size
@@ -21,7 +23,9 @@ __all__ = [
     "FullApproximation",
     "LogitGradients",
     "OutputSpaceOverlap",
+    "OverlapPrediction",
     "full_approximation",
     "logit_gradients",
     "output_space_overlap",
+    "overlap_prediction",
 ]

@@ -20,6 +20,7 @@ from eigenscape.records import (
     layer_axis,
     numbers,
     places,
+    share_axis,
     table_of,
     value_axis,
 )
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from eigenscape_papers.wu.full_approximation import FullApproximation
     from eigenscape_papers.wu.logit_gradients import LogitGradients
     from eigenscape_papers.wu.output_space import OutputSpaceOverlap
+    from eigenscape_papers.wu.overlap_prediction import OverlapPrediction
 
 
 _DEEP = 1e-12  # of the largest eigenvalue: below is rounding
@@ -139,4 +141,43 @@ def output_space_picture(record: "OutputSpaceOverlap") -> Picture:
         table_of(record),
         notes,
         shows=f"{record.trace_share:.1%} of the trace of E[M] lie in the row space of S.",
+    )
+
+
+def prediction_picture(prediction: "OverlapPrediction") -> Picture:
+    """Draw the predicted overlap with its peak, and how much of it t₁ has."""
+    count = len(prediction.overlaps)
+    x = indices(count)
+    marks: list[Mark] = [
+        Line(x, numbers(prediction.overlaps), "gauss_newton", "predicted"),
+        Line(x, numbers(prediction.chance), "muted", "chance", dashed=True),
+    ]
+    if prediction.peak <= count:
+        marks.append(
+            Points(
+                [float(prediction.peak)],
+                numbers(prediction.overlaps[prediction.peak - 1]),
+                "outlier",
+                "peak",
+            )
+        )
+    if prediction.rank <= count and prediction.rank != prediction.peak:
+        marks.append(Rule(prediction.rank, f"rank {prediction.rank}"))
+    wide = Axis("number of eigenvectors k", whole=True)
+    names = ("first network", "second network")
+    shares: list[Mark] = [
+        Line(x, numbers(row), colour, label, dashed=label == names[1])
+        for row, colour, label in zip(prediction.shares, SERIES, names, strict=False)
+    ]
+    panels = [
+        Panel(marks, wide, share_axis("predicted overlap", prediction.overlaps), prediction.regime),
+        Panel(shares, wide, Axis("share of r ⊗ t₁", limits=(0.0, 1.05)), "how many of k have t₁"),
+    ]
+    return Picture(
+        "overlap-prediction",
+        "Predicted overlap of two networks",
+        panels,
+        table_of(prediction),
+        shows=f"{prediction.status.text} The rank is that of E[M]. "
+        f"(t₁·t₁')² = {prediction.alignment:.3f}.",
     )

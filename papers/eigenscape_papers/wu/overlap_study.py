@@ -13,7 +13,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from eigenscape.analyses import OverlapPrediction, eigenspace_overlap, overlap_prediction
+from eigenscape.analyses import eigenspace_overlap
 from eigenscape.errors import InvalidArgumentError
 from eigenscape.records import Axis, Panel, Picture, Rule, storable
 from eigenscape_papers.runner import (
@@ -33,6 +33,7 @@ from eigenscape_papers.runner import (
     table,
 )
 from eigenscape_papers.wu import networks as casts
+from eigenscape_papers.wu.overlap_prediction import OverlapPrediction, overlap_prediction
 
 
 @storable

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigenscape.analyses import overlap_prediction
 from eigenscape.errors import InvalidArgumentError
 from eigenscape_papers.datasets import DataSet
 from eigenscape_papers.runner import (
@@ -19,7 +18,7 @@ from eigenscape_papers.runner import (
     run_study,
 )
 from eigenscape_papers.studies import STUDIES
-from eigenscape_papers.wu import OverlapOfLayer, first_peak
+from eigenscape_papers.wu import OverlapOfLayer, first_peak, overlap_prediction
 from eigenscape_papers.wu import networks as casts
 from eigenscape_papers.wu import overlap_study as wu_overlap
 from eigenscape_papers.wu.overlap_study import _linearity, _measured, _notes

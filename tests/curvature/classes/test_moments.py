@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import eigenscape as es
-from eigenscape.curvature import ClassKronecker, KhatriRao
+from eigenscape.curvature import ClassKronecker
 from eigenscape.errors import UnsupportedModelError
-from eigenscape_papers.papyan import backpropagated_errors, kronecker_spectra
+from eigenscape_papers.papyan import KhatriRao, backpropagated_errors, kronecker_spectra
 
 LABELS = torch.tensor([0, 2, 0, 1, 2, 0])
 N = len(LABELS)

@@ -8,7 +8,6 @@ from eigenscape.records.pictures import Heat, Line, Points, Raster
 from eigenscape.report._matplotlib import make_figure
 from eigenscape.space import ParamSpace, Partition
 from eigenscape.structure import (
-    block_preconditioning,
     block_spectra,
     block_structure,
     squared_block_norms,
@@ -16,7 +15,6 @@ from eigenscape.structure import (
 )
 from eigenscape.structure.blocks._pictures import (
     norms_picture,
-    preconditioning_picture,
     spectra_picture,
     stripes_picture,
     structure_picture,
@@ -94,22 +92,13 @@ def test_spectra_have_one_colour_for_each_kind() -> None:
     torch.testing.assert_close(torch.tensor(raster.values), found.wasserstein)
 
 
-def test_condition_numbers_stand_on_both_ends() -> None:
-    found = block_preconditioning(matrix(SPACE), BLOCKS)
-    panel = preconditioning_picture(found).panels[0]
-    before, after = (mark for mark in panel.marks if isinstance(mark, Points))
-    assert list(before.x) == [found.condition_before, found.effective_before]
-    assert list(after.x) == [found.condition, found.effective]
-    assert f"{found.scaled_error:.2f}" in panel.title
-
-
 @pytest.mark.parametrize("size", [3, 15])
 def test_records_can_be_drawn(size: int) -> None:
     space = SPACE if size == 3 else MANY
     A, blocks = matrix(space), Partition.by_tensor(space)
     norms = squared_block_norms(A, blocks, num_products=space.size)
     records = [norms, block_structure(norms), block_spectra(A, blocks)]
-    for record in [*records, block_preconditioning(A, blocks)]:
+    for record in records:
         record.plot().figure.draw_without_rendering()
     figure = make_figure(norms_picture(norms))
     assert figure.axes

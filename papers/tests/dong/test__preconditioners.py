@@ -11,8 +11,8 @@ from eigenscape.errors import InvalidArgumentError, ShapeError, TooLargeError, W
 from eigenscape.operator import Dense
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape.space import ParamSpace, Partition
-from eigenscape.structure.blocks._preconditioners import Approximate, Preconditioned, approximate
 from eigenscape.testing import check_operator, matrix_with_spectrum
+from eigenscape_papers.dong._preconditioners import Approximate, Preconditioned, approximate
 from tests.small_net import X, Y
 
 SPACE = ParamSpace({"a": (4,), "b": (7,), "c": (2,)})

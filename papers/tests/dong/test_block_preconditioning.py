@@ -16,11 +16,12 @@ from eigenscape.errors import (
     WrongTypeError,
 )
 from eigenscape.operator import Dense
+from eigenscape.records import Points
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
 from eigenscape.space import ParamSpace, Partition
-from eigenscape.structure import block_preconditioning, squared_block_norms
+from eigenscape.structure import squared_block_norms
 from eigenscape.testing import dense_hessian, matrix_with_spectrum
-from eigenscape_papers.dong import adam_diagonal
+from eigenscape_papers.dong import adam_diagonal, block_preconditioning
 from eigenscape_papers.networks import build
 from tests.small_net import X, Y, net
 
@@ -226,6 +227,16 @@ def test_an_approximation_that_does_not_resemble_the_matrix() -> None:
         found = block_preconditioning(Dense(positive(), space=SPACE), -torch.ones(13))
     assert not found.status
     assert found.scale < 0
+
+
+def test_condition_numbers_are_drawn_at_both_ends() -> None:
+    found = block_preconditioning(Dense(positive(), space=SPACE), Partition.by_tensor(SPACE))
+    (picture,) = found.pictures()
+    before, after = (mark for mark in picture.panels[0].marks if isinstance(mark, Points))
+    assert list(before.x) == [found.condition_before, found.effective_before]
+    assert list(after.x) == [found.condition, found.effective]
+    assert f"error {found.scaled_error:.4f}" in picture.panels[0].title
+    found.plot().figure.draw_without_rendering()
 
 
 def test_columns() -> None:

@@ -11,12 +11,12 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from eigenscape.analyses.layers._orthonormal import require_orthonormal
-from eigenscape.analyses.layers._pictures import prediction_picture
+from eigenscape.analyses import require_orthonormal
 from eigenscape.curvature import KroneckerHessian
 from eigenscape.device import eigh
 from eigenscape.errors import NonFiniteError, ShapeError, require_count
 from eigenscape.records import Columns, Picture, Record, Status
+from eigenscape_papers.wu._pictures import prediction_picture
 
 Spectra: TypeAlias = tuple[Tensor, Tensor, Tensor]
 _TEXTS = {

@@ -21,14 +21,14 @@ from eigenscape.errors import (
 from eigenscape.linalg import draw_probes, eigsh, spectral_density
 from eigenscape.operator import LinearOperator, require_operator
 from eigenscape.records import Columns, Picture, Record, Status
-from eigenscape.structure.blocks._pictures import preconditioning_picture
-from eigenscape.structure.blocks._preconditioners import (
+from eigenscape.structure import jackknife
+from eigenscape_papers.dong._pictures import preconditioning_picture
+from eigenscape_papers.dong._preconditioners import (
     Approximate,
     Approximation,
     Preconditioned,
     approximate,
 )
-from eigenscape.structure.blocks.block_norms import jackknife
 
 _MEAN_PROBES = 4
 

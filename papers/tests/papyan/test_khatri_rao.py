@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import eigenscape as es
-from eigenscape.curvature import ClassKronecker, KhatriRao, KroneckerHessian
+from eigenscape.curvature import ClassKronecker, KroneckerHessian
 from eigenscape.errors import (
     EmptySelectionError,
     InvalidArgumentError,
@@ -14,6 +14,7 @@ from eigenscape.errors import (
     UnsupportedModelError,
 )
 from eigenscape.testing import check_operator
+from eigenscape_papers.papyan import KhatriRao
 
 CLASSES = 4
 LABELS = torch.tensor([0, 2, 0, 1, 2, 0, 0, 2, 1, 0])

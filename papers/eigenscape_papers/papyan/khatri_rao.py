@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenscape.curvature.classes.moments import class_moments
-from eigenscape.curvature.formed import FormedOperator
-from eigenscape.curvature.gauss_newton import GaussNewton
-from eigenscape.curvature.matrix_layers import matrix_layers
-from eigenscape.curvature.output_hessian import drawing_status
+from eigenscape.curvature import (
+    FormedOperator,
+    GaussNewton,
+    class_moments,
+    drawing_status,
+    matrix_layers,
+)
 from eigenscape.device import full_precision
 from eigenscape.errors import EmptySelectionError, require_count
 from eigenscape.risk import EmpiricalRisk, Layer, derivatives_explained, from_matrices, to_matrices

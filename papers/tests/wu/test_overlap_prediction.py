@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 
 import eigenscape as es
-from eigenscape.analyses import eigenspace_overlap, overlap_prediction
+from eigenscape.analyses import eigenspace_overlap
 from eigenscape.curvature import KroneckerHessian
 from eigenscape.errors import InvalidArgumentError, NonFiniteError, ShapeError
+from eigenscape_papers.wu import overlap_prediction
 
 M, N = 6, 5
 TAUS = {
