@@ -34,6 +34,7 @@ from eigenscape.analyses.layers.layer_spectrum import layer_spectrum as layer_sp
 from eigenscape.analyses.whole._budget import BUDGETS as BUDGETS
 from eigenscape.analyses.whole._budget import Budget as Budget
 from eigenscape.analyses.whole._budget import num_pairs as num_pairs
+from eigenscape.analyses.whole._spectrum_pictures import letter_of as letter_of
 from eigenscape.analyses.whole._squared_gradients import by_position as by_position
 from eigenscape.analyses.whole._squared_gradients import covered_layers as covered_layers
 from eigenscape.analyses.whole._squared_gradients import normalised as normalised

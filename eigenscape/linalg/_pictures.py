@@ -174,9 +174,23 @@ def blocks_picture(blocks: "BlockNorms") -> Picture:
     label = "Frobenius norm of the block"
     heat = Heat(values, blocks.row_names, blocks.column_names, hover, label)
     empty = sum(not v > 0 for row in values for v in row)
-    notes = (f"{empty} blocks are zero and stay empty.",) if empty else ()
-    panel = Panel([heat], Axis(), Axis())
-    return Picture("block-norms", "Layer against layer", [panel], table_of(blocks), notes)
+    relative = (blocks.stderr / blocks.values)[blocks.values > 0]
+    worst = float(relative.max()) if relative.numel() else 0.0
+    sure = blocks.status.text
+    if worst > 0 and math.isfinite(worst):
+        sure += f" The largest standard error is {worst:.0%} of its norm."
+    return Picture(
+        "block-norms",
+        "Layer against layer",
+        [Panel([heat], Axis(), Axis())],
+        table_of(blocks),
+        notes=(f"{empty} blocks are zero and stay empty.",) if empty else (),
+        shows="How strongly the parameters of one layer are coupled with those of another, on a "
+        "logarithmic ramp of colours. The diagonal holds the layers' own blocks.",
+        sure=sure,
+        converged=bool(blocks.status),
+        terms=("block-norms", "standard-error"),
+    )
 
 
 def traces_picture(traces: "BlockTraces") -> Picture:

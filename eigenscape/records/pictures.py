@@ -206,7 +206,7 @@ class Panel:
 @storable
 @dataclass(frozen=True)
 class Picture:
-    """One figure of one or more panels.
+    """One figure of one or more panels, and what a page says around it.
 
     Attributes:
         name: Its file name, without ending.
@@ -217,8 +217,13 @@ class Picture:
         rows: How many layers or stages are listed downwards; 0 where none are.
         pick: Whether a reader may pick one of the groups.
         linked: Whether the panels share their horizontal axis.
-        shows: What is seen, in a sentence or two, where no page of words says it.
+        shows: What is seen, in a sentence or two.
         across: Panels in a row; 0 where the renderer chooses.
+        section: The title of the part of a page that it stands in; "" for a page's only one.
+        sure: How sure it is.
+        converged: Whether all of it reached what was asked for.
+        cost: What it cost.
+        terms: What a page has to define for it: keys of `report/definitions.toml`.
     """
 
     name: str
@@ -231,6 +236,11 @@ class Picture:
     linked: bool = False
     shows: str = ""
     across: int = 0
+    section: str = ""
+    sure: str = ""
+    converged: bool = True
+    cost: str = ""
+    terms: tuple[str, ...] = ()
 
     def groups(self) -> list[str]:
         """Return the groups that can be picked, in their order and each once."""

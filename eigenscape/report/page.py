@@ -3,28 +3,23 @@
 import json
 import math
 import os
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import singledispatch
+from functools import cache, singledispatch
 from pathlib import Path
 from typing import Any
 
-from eigenscape.analyses import Analysis
-from eigenscape.errors import WrongTypeError, require_packages
-from eigenscape.records import Record, Table, seconds, short, size, table_of, write_bytes
-from eigenscape.report._definitions import DEFINITIONS, NAMES
-from eigenscape.report._plotly import palettes, plots
-from eigenscape.report._sections import (
-    Block,
-    Card,
-    Section,
-    Words,
-    cards_of,
-    facts_of,
-    failures_of,
-    sections_of,
-    tests_of,
+from eigenscape.errors import (
+    InvalidArgumentError,
+    UnknownNameError,
+    WrongTypeError,
+    near_matches,
+    require_packages,
 )
+from eigenscape.records import Picture, Record, Table, seconds, short, table_of, write_bytes
+from eigenscape.report._plotly import palettes, plots
 from eigenscape.report.figures import ENDINGS
 from eigenscape.runs import FIGURES, commit, device_of, kind_of, now, seconds_of, versions
 
@@ -33,6 +28,21 @@ _SHOWN = 20
 _ROWS = 200  # of tables that stand alone
 _MOST_CARDS = 8
 _ERRORS = ("residual", "s.e.", "stderr")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One key number.
+
+    Attributes:
+        name: What it is.
+        value: The number as text.
+        note: How far to trust it, or what to compare it with.
+    """
+
+    name: str
+    value: str
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,26 @@ class Sheet:
 
 
 @dataclass(frozen=True)
+class Section:
+    """A part of the page: figures, and a table below them where one is wanted.
+
+    Attributes:
+        title: Its title; its anchor follows from it.
+        pictures: The figures, each with the words around it.
+        sheet: A table of all rows.
+    """
+
+    title: str
+    pictures: Sequence[Picture]
+    sheet: Sheet | None = None
+
+    @property
+    def key(self) -> str:
+        """Its anchor."""
+        return re.sub(r"\W+", "-", self.title.lower()).strip("-")
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything that the template lays out.
 
@@ -62,6 +92,10 @@ class Page:
         cards: Key numbers.
         sections: Figures with their words.
         sheets: Tables after the figures.
+        failed: Names of what failed; the sheet "failed" says why.
+        untested: Doubts about matrices; the sheet "self-test" has all verdicts.
+        provenance: Facts for its end, beside those of every record.
+        defines_all: Whether all definitions stand on it, or those only that its figures name.
     """
 
     title: str
@@ -71,6 +105,10 @@ class Page:
     cards: list[Card]
     sections: list[Section]
     sheets: list[Sheet] = field(default_factory=list)
+    failed: Sequence[str] = ()
+    untested: Sequence[str] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    defines_all: bool = False
 
 
 def write_report(
@@ -85,7 +123,7 @@ def write_report(
     in a run folder, each figure links to its PNG and PDF.
 
     Args:
-        record: Any record; that of `analyze` has words around each figure.
+        record: Any record.
         path: The file to write; its folder is made if it is not there.
         settings: Plain values to note under "Provenance", e.g. the command line.
 
@@ -109,10 +147,14 @@ def write_report(
 @singledispatch
 def page_of(record: Record) -> Page:
     """Return the page of a record; `page_of.register` gives a class of records one of its own."""
-    words = Words("", f"{short(record.num_products)} products", str(record.status))
     kind = " ".join(kind_of(record).split("-"))
-    blocks = [
-        Block(picture, replace(words, shows=picture.shows or f"{picture.title}."))
+    pictures = [
+        replace(
+            picture,
+            shows=picture.shows or f"{picture.title}.",
+            sure=picture.sure or str(record.status),
+            cost=picture.cost or f"{short(record.num_products)} products",
+        )
         for picture in record.pictures()
     ]
     return Page(
@@ -121,9 +163,25 @@ def page_of(record: Record) -> Page:
         facts={},
         findings=record.remarks(),
         cards=_cards_of_values(record),
-        sections=[Section("figures", "Figures", blocks)] if blocks else [],
+        sections=sections_of(pictures),
         sheets=[Sheet("numbers", "Numbers", table_of(record))],
     )
+
+
+def sections_of(pictures: Sequence[Picture]) -> list[Section]:
+    """Return pictures by the sections they name, in their order; "Figures" where they name none."""
+    titles = dict.fromkeys(picture.section or "Figures" for picture in pictures)
+    return [
+        Section(title, [p for p in pictures if (p.section or "Figures") == title])
+        for title in titles
+    ]
+
+
+@cache
+def definitions() -> dict[str, dict[str, str]]:
+    """Return what the words of a report mean, each with its name, formula and source, by key."""
+    entries = tomllib.loads((_HERE / "definitions.toml").read_text(encoding="utf-8"))
+    return {key: {"key": key, **entry} for key, entry in entries.items()}
 
 
 def _cards_of_values(record: Record) -> list[Card]:
@@ -138,29 +196,15 @@ def _cards_of_values(record: Record) -> list[Card]:
     ][:_MOST_CARDS]
 
 
-@page_of.register
-def _(analysis: Analysis) -> Page:
-    return Page(
-        title=analysis.title or "Curvature",
-        kicker="Curvature report",
-        facts=facts_of(analysis),
-        findings=analysis.findings,
-        cards=cards_of(analysis),
-        sections=sections_of(analysis),
-        sheets=[
-            Sheet("failed", "What failed", failures_of(analysis)),
-            Sheet("self-test", "Is it the matrix of your function?", tests_of(analysis)),
-        ],
-    )
-
-
 def _render(page: Page, record: Record, folder: Path, settings: dict[str, Any]) -> str:
     """Fill the template; everything that comes from records is escaped by it."""
     require_packages("write_report(...)", "plotly", "jinja2")
     import jinja2
     from plotly.offline import get_plotlyjs
 
-    pictures = [block.picture for section in page.sections for block in section.blocks]
+    pictures = [picture for section in page.sections for picture in section.pictures]
+    for picture in pictures:
+        _require_words(picture)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -168,27 +212,23 @@ def _render(page: Page, record: Record, folder: Path, settings: dict[str, Any]) 
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    used = {
-        key for section in page.sections for block in section.blocks for key in block.words.keys
-    }
+    terms = {term for picture in pictures for term in picture.terms}
     return environment.get_template("report.html").render(
         parts=page,
         sections=[
-            {"key": section.key, "title": section.title, "figures": _figures(section, folder)}
+            {
+                "key": section.key,
+                "title": section.title,
+                "figures": [_figure(picture, folder) for picture in section.pictures],
+                "sheet": section.sheet and _laid_out(section.sheet),
+            }
             for section in page.sections
         ],
         record=record,
-        poor=_doubts(page.sections),
-        failed=list(record.failures) if isinstance(record, Analysis) else [],
-        untested=record.remarks()[1:] if isinstance(record, Analysis) else [],
-        layers=_layer_table(record),
-        sheets=[
-            {"key": sheet.key, "title": sheet.title, "cells": cells(sheet.table, shown=_ROWS)}
-            for sheet in page.sheets
-            if any(sheet.table.values())
-        ],
-        definitions=[d for d in DEFINITIONS if isinstance(record, Analysis) or d.key in used],
-        provenance=_provenance(record),
+        poor=[picture for picture in pictures if not picture.converged],
+        sheets=[_laid_out(sheet, _ROWS) for sheet in page.sheets if any(sheet.table.values())],
+        definitions=[d for d in definitions().values() if page.defines_all or d["key"] in terms],
+        provenance=_provenance(record) | dict(page.provenance),
         settings={name: json.dumps(value, ensure_ascii=False) for name, value in settings.items()},
         css=(_HERE / "report.css").read_text(encoding="utf-8"),
         script=(_HERE / "report.js").read_text(encoding="utf-8"),
@@ -202,30 +242,43 @@ def _render(page: Page, record: Record, folder: Path, settings: dict[str, Any]) 
     )
 
 
-def _figures(section: Section, folder: Path) -> list[dict[str, Any]]:
-    """Return what the template needs of each figure."""
-    entries = []
-    for block in section.blocks:
-        picture = block.picture
-        files = [f"{FIGURES}/{picture.name}.{ending}" for ending in ENDINGS]
-        entries.append(
-            {
-                "name": picture.name,
-                "title": picture.title,
-                "words": block.words,
-                "notes": picture.notes,
-                "panels": [panel.title for panel in picture.panels],
-                "sizes": [(plot["height"], plot["width"]) for plot in plots(picture)],
-                "groups": picture.groups() if picture.pick else [],
-                "linked": picture.linked,
-                "table": cells(picture.table),
-                "files": [name for name in files if (folder / name).is_file()],
-                "links": [(key, NAMES[key]) for key in block.words.keys],
-                "wide": len(picture.panels) == 1,
-                "open": picture.name == "cost",
-            }
+def _require_words(picture: Picture) -> None:
+    """Refuse a figure that says nothing about itself, or needs a word that is not defined."""
+    missing = [name for name in ("shows", "cost") if not getattr(picture, name)]
+    if missing:
+        raise InvalidArgumentError(
+            f"A page needs words around each figure; '{picture.name}' has no {missing[0]!r}. Give "
+            f"`Picture({picture.name!r}, ..., {missing[0]}=...)` where it is made."
         )
-    return entries
+    for term in picture.terms:
+        if term not in definitions():
+            raise UnknownNameError(
+                f"`Picture({picture.name!r}, terms=...)` must name definitions of a report; got "
+                f"{term!r}. {near_matches(term, definitions())}"
+            )
+
+
+def _figure(picture: Picture, folder: Path) -> dict[str, Any]:
+    """Return what the template needs of a figure beside the picture."""
+    files = [f"{FIGURES}/{picture.name}.{ending}" for ending in ENDINGS]
+    return {
+        "picture": picture,
+        "sizes": [(plot["height"], plot["width"]) for plot in plots(picture)],
+        "groups": picture.groups() if picture.pick else [],
+        "table": cells(picture.table),
+        "files": [name for name in files if (folder / name).is_file()],
+        "links": [(term, definitions()[term]["name"]) for term in picture.terms],
+    }
+
+
+def _laid_out(sheet: Sheet, shown: int | None = None) -> dict[str, Any]:
+    """Return a table for the template, all its rows or so many."""
+    rows = max((len(column) for column in sheet.table.values()), default=0)
+    return {
+        "key": sheet.key,
+        "title": sheet.title,
+        "cells": cells(sheet.table, shown=rows if shown is None else shown),
+    }
 
 
 def cells(table: Table, shown: int = _SHOWN) -> dict[str, Any]:
@@ -261,42 +314,17 @@ def _cell(name: str, value: object) -> str:
     return short(value, 2 if any(word in name for word in _ERRORS) else 5)
 
 
-def _layer_table(record: Record) -> dict[str, Any] | None:
-    if not isinstance(record, Analysis) or record.layers is None or not record.layers.layers:
-        return None
-    table = {name: list(column) for name, column in record.layers.columns().items()}
-    return cells(table, shown=len(record.layers.layers))
-
-
-def _doubts(sections: Sequence[Section]) -> list[tuple[str, str, str]]:
-    """Return name, title and reason of each figure that did not reach what was asked for."""
-    blocks = [block for section in sections for block in section.blocks]
-    return [
-        (block.picture.name, block.picture.title, block.words.sure)
-        for block in blocks
-        if not block.words.converged
-    ]
-
-
 def _provenance(record: Record) -> dict[str, str]:
-    packages = {name: version for name, version in versions().items()}
     facts = {
         "written": now().replace("T", " ").replace("+00:00", " UTC"),
         "device": device_of(record),
         "seed": str(record.seed),
         "products": short(record.num_products),
         "time": seconds(seconds_of(record)),
-        **packages,
+        **versions(),
     }
     if (head := commit()) is not None:
         facts["commit"] = head
-    if isinstance(record, Analysis):
-        budget = record.plan.budget
-        facts["budget"] = (
-            f"{budget.name}: {budget.num_pairs} largest and {budget.num_smallest} smallest pairs, "
-            f"{budget.num_probes} probes of {budget.num_steps} steps"
-        )
-        facts["planned memory"] = size(record.plan.memory_bytes)
     return facts
 
 

@@ -1,6 +1,7 @@
 """The report as text: self-contained, escaped, complete, whatever the analysis lacks."""
 
 import dataclasses
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from eigenscape.errors import WrongTypeError
+from eigenscape.errors import InvalidArgumentError, UnknownNameError, WrongTypeError
 from eigenscape.linalg import trace
 from eigenscape.operator import Dense
-from eigenscape.report import cells, write_figures, write_report
+from eigenscape.records import Axis, Panel, Picture, Record, Status
+from eigenscape.report import Page as PageOf
+from eigenscape.report import Section, cells, page_of, write_figures, write_report
+from eigenscape.report.page import definitions
 from tests.report import samples
 
 
@@ -168,3 +172,101 @@ def test_every_record_has_a_page(tmp_path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     assert "Trace estimate" in page
     assert "Numbers" in page
+
+
+# --- words around a figure -----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Speechless(Record):
+    """A record with a page of its own whose one figure is as it is handed in."""
+
+    picture: Picture
+
+
+@page_of.register
+def _(record: Speechless) -> PageOf:
+    return PageOf("T", "K", {}, [], [], [Section("Figures", [record.picture])])
+
+
+PLAIN = Picture("dots", "Dots", [Panel([], Axis(), Axis())])
+
+
+@pytest.mark.parametrize("words", [{}, {"shows": "Dots."}, {"cost": "1 product"}])
+def test_a_figure_without_words_is_refused(words: dict[str, str], tmp_path: Path) -> None:
+    record = Speechless(Status(True, "Good."), 0, 0, dataclasses.replace(PLAIN, **words))
+    missing = "cost" if "shows" in words else "shows"
+    with pytest.raises(InvalidArgumentError, match=rf"'dots' has no '{missing}'. Give `Picture"):
+        write_report(record, tmp_path / "r.html")
+
+
+def test_a_term_that_nobody_defined_is_refused(tmp_path: Path) -> None:
+    picture = dataclasses.replace(PLAIN, shows="Dots.", cost="None.", terms=("hesian",))
+    record = Speechless(Status(True, "Good."), 0, 0, picture)
+    with pytest.raises(UnknownNameError, match=r"got 'hesian'.*hessian"):
+        write_report(record, tmp_path / "r.html")
+
+
+def test_a_figure_that_says_nothing_has_the_title_and_the_status_of_its_record() -> None:
+    record = trace(Dense(torch.eye(2)), num_products=2)
+    (section,) = page_of(record).sections
+    (picture,) = section.pictures
+    assert (section.title, section.key) == ("Figures", "figures")
+    assert (picture.shows, picture.cost) == (f"{picture.title}.", f"{record.num_products} products")
+    assert picture.sure == str(record.status)
+
+
+def complaints(entries: dict[str, dict[str, str]], wanted: set[str]) -> list[str]:
+    """Say what is wrong with definitions for a page that needs some."""
+    fields = {"key", "name", "text", "formula", "source"}
+    return [
+        *(f"{key} missing" for key in wanted - set(entries)),
+        *(f"{key} for nothing" for key in set(entries) - wanted),
+        *(f"{key} is no anchor" for key in entries if not re.fullmatch(r"[a-z]+(-[a-z]+)*", key)),
+        *(f"{key}: {odd}" for key, entry in entries.items() if (odd := set(entry) ^ fields)),
+        *(
+            f"{key}: {name} is empty, padded or escaped"
+            for key, entry in entries.items()
+            for name, value in entry.items()
+            if not value or value != value.strip() or html.unescape(value) != value
+        ),
+        *(f"{key}: no sentence" for key, d in entries.items() if not d["text"].endswith(".")),
+        *(
+            f"{key}: no year"
+            for key, d in entries.items()
+            if not re.search(r"\b(19|20)\d\d\b", d["source"])
+        ),
+        *(f"{key}: no line" for key, d in entries.items() if "\n" in d["formula"]),
+    ]
+
+
+def wanted() -> set[str]:
+    return {term for picture in samples.analysis(n=40).pictures() for term in picture.terms}
+
+
+def test_what_figures_need_is_defined_once_and_nothing_else() -> None:
+    assert complaints(definitions(), wanted()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"hessian": None}, "hessian missing"),
+        ({"new": {}}, "new for nothing"),
+        ({"Ü x": {}}, "Ü x is no anchor"),
+        ({"hessian": {"name": ""}}, "name is empty"),
+        ({"hessian": {"text": "&amp;."}}, "text is empty, padded or escaped"),
+        ({"hessian": {"source": "A"}}, "no year"),
+        ({"hessian": {"text": "T"}}, "no sentence"),
+        ({"hessian": {"more": "T"}}, "hessian: {'more'}"),
+    ],
+)
+def test_every_complaint_is_made(changed: dict[str, dict[str, str] | None], said: str) -> None:
+    entries = dict(definitions())
+    for key, fields in changed.items():
+        if fields is None:
+            entries.pop(key)
+        else:
+            base = {"key": key, "name": "N", "text": "T.", "formula": "f", "source": "A, 2020"}
+            entries[key] = base | fields
+    assert any(said in complaint for complaint in complaints(entries, wanted()))

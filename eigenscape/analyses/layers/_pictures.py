@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from eigenscape.analyses.whole._pictures import positive_axis
+from eigenscape.analyses.whole._pictures import positive_axis, spent
 from eigenscape.records import (
     SERIES,
     Axis,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from eigenscape.analyses.layers.layer_curvature import LayerBlock, LayerCurvature
     from eigenscape.analyses.layers.layer_spectrum import LayerSpectrum
 
+_SHARED_COST = "part of the layers' cost"
 _NAMED = 8  # more curves than this are told apart by hovering, not by a legend
 _DEEP = 1e-12  # of the largest eigenvalue: below is rounding
 _CELLS = 200  # rows and columns of a matrix that are drawn
@@ -71,13 +72,34 @@ def layers_picture(curvature: "LayerCurvature") -> Picture:
         ],
     )
     none = [0.0] * len(rows)
+    sure, converged = _trust(curvature)
     panels = [
         dots(tops, [residual / 2 for residual in certs], hovers[0], "top eigenvalue λ₁", names),
         dots([r.trace for r in rows], [r.trace_stderr for r in rows], hovers[1], "trace", names),
         dots([r.stable_rank for r in rows], none, hovers[2], "stable rank", names),
     ]
-    table = {name: list(column) for name, column in curvature.columns().items()}
-    return Picture("layers", "The size of each block", panels, table, rows=len(rows))
+    return Picture(
+        "layers",
+        "The size of each block",
+        panels,
+        table_of(curvature),
+        rows=len(rows),
+        shows="Each layer's own block of the Hessian: its largest eigenvalue with its residual, "
+        "its trace with two standard errors, and about how many eigenvalues of that size it holds.",
+        sure=sure,
+        converged=converged,
+        cost=spent(curvature.num_products, curvature.seconds),
+        terms=("hessian", "certificate", "stable-rank"),
+    )
+
+
+def _trust(curvature: "LayerCurvature") -> tuple[str, bool]:
+    """Return how sure the blocks are, in words, and whether all converged."""
+    poor = [row.name for row in curvature.layers if not row.converged]
+    if poor:
+        shown = ", ".join(poor[:5]) + (", …" if len(poor) > 5 else "")
+        return f"{len(poor)} of {len(curvature.layers)} layers did not converge: {shown}.", False
+    return curvature.status.text, bool(curvature.status)
 
 
 def kronecker_picture(curvature: "LayerCurvature") -> Picture | None:
@@ -109,8 +131,23 @@ def kronecker_picture(curvature: "LayerCurvature") -> Picture | None:
     panels = [overlap, error, _rank_one(rows, names)]
     left = len(curvature.layers) - len(rows)
     notes = (f"{left} layers have no Kronecker form here and are left out.",) if left else ()
+    sure, converged = _trust(curvature)
     return Picture(
-        "kronecker", "How Kronecker-like", panels, _kronecker_table(rows), notes, len(rows), True
+        "kronecker",
+        "How Kronecker-like",
+        panels,
+        _kronecker_table(rows),
+        notes,
+        rows=len(rows),
+        pick=True,
+        shows="How near each block is to the Kronecker product of its output and input statistics: "
+        "the overlap of their top eigenspaces, the relative error of the whole matrix, and how "
+        "near the top eigenvectors (the first one filled) are to rank one. Colours run from the "
+        "first layer to the last.",
+        sure=sure,
+        converged=converged,
+        cost=_SHARED_COST,
+        terms=("kronecker", "overlap", "rank-one"),
     )
 
 
@@ -183,8 +220,20 @@ def factors_picture(curvature: "LayerCurvature") -> Picture | None:
             _at(row.output_values, 1) if _many(row.output_values) else None for row in rows
         ],
     }
-    title = "Inputs and outputs of the layers"
-    return Picture("input-output-spectra", title, panels, table, tuple(notes), pick=True)
+    return Picture(
+        "input-output-spectra",
+        "Inputs and outputs of the layers",
+        panels,
+        table,
+        tuple(notes),
+        pick=True,
+        shows="Eigenvalues of the two Kronecker factors of each layer. One large eigenvalue of "
+        "E[xxᵀ] means that the inputs have a large mean; E[M] has about as many large ones as "
+        "there are classes. Colours run from the first layer to the last.",
+        sure="Both matrices are formed and diagonalised exactly, up to rounding.",
+        cost=_SHARED_COST,
+        terms=("inputs", "outputs"),
+    )
 
 
 def _many(values: Tensor | None) -> bool:
@@ -201,8 +250,8 @@ def _curves(
         if values is None or not len(values):
             continue
         named = len(rows) <= _NAMED or shade in (0.0, 1.0)
-        x = [float(i) for i in range(1, len(values) + 1)]
-        marks.append(Line(x, numbers(values), shade, row.name if named else None, group=row.name))
+        label = row.name if named else None
+        marks.append(Line(indices(len(values)), numbers(values), shade, label, group=row.name))
     return marks
 
 
@@ -210,7 +259,7 @@ def layer_picture(spectrum: "LayerSpectrum") -> Picture:
     """Draw all eigenvalues of a layer's block by rank, down to where they are rounding."""
     values = numbers(spectrum.values)
     axis, notes = positive_axis(values, "eigenvalue λ")
-    ranks = [float(i) for i in range(1, len(values) + 1)]
+    ranks = indices(len(values))
     hover = [f"rank {i}\nλ = {short(value, 6)}" for i, value in enumerate(values, 1)]
     marks: list[Mark] = [Line(ranks, values, "hessian", hover=hover)]
     if axis.log:
@@ -225,8 +274,7 @@ def layer_picture(spectrum: "LayerSpectrum") -> Picture:
         marks.append(Rule(spectrum.rank + 0.5, f"rank {spectrum.rank}"))
     title = f"All {len(values)} eigenvalues of {spectrum.layer}"
     panel = Panel(marks, Axis("rank", whole=True), axis)
-    table = {name: list(column) for name, column in spectrum.columns().items()}
-    return Picture("layer-spectrum", title, [panel], table, notes)
+    return Picture("layer-spectrum", title, [panel], table_of(spectrum), notes)
 
 
 def autocorrelation_picture(record: "Autocorrelation") -> Picture:

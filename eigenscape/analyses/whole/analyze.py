@@ -19,12 +19,10 @@ from eigenscape.analyses.whole._budget import (
     as_stages,
 )
 from eigenscape.analyses.whole._machine import require_room
-from eigenscape.analyses.whole._pictures import (
+from eigenscape.analyses.whole._pictures import plan_picture, spent
+from eigenscape.analyses.whole._spectrum_pictures import (
     hessian_spectrum,
     log_spectrum,
-    overlap_picture,
-    plan_picture,
-    scree,
     side_by_side,
 )
 from eigenscape.analyses.whole._stages import StageStore
@@ -121,25 +119,30 @@ class Analysis(Record):
         return "\n".join([self.title, super().__str__(), *self.findings])
 
     def pictures(self) -> tuple[Picture, ...]:
-        """Return the spectrum of H first, then what else was computed."""
+        """Return the spectrum of H first, then what else was computed, section by section."""
         spectra = self.spectra()
         num_outliers = 0 if self.outliers is None else self.outliers.num_outliers
-        pictures: list[Picture] = []
+        whole_matrix: list[Picture] = []
         if self.hessian is not None:
-            pictures.append(hessian_spectrum(self.hessian, num_outliers))
+            whole_matrix.append(hessian_spectrum(self.hessian, num_outliers))
         if spectra:
-            pictures.append(log_spectrum(spectra))
+            whole_matrix.append(log_spectrum(spectra))
         if len(spectra) > 1:
-            pictures.append(side_by_side(spectra, num_outliers))
-        if self.outliers is not None:
-            pictures.append(scree(self.outliers))
-        if self.gradient_overlap is not None:
-            pictures.append(overlap_picture(self.gradient_overlap))
+            whole_matrix.append(side_by_side(spectra, num_outliers))
+        for record in (self.outliers, self.gradient_overlap):
+            whole_matrix += () if record is None else record.pictures()
+        by_layer: list[Picture] = []
         if self.layers is not None and self.layers.layers:
-            pictures += self.layers.pictures()
+            by_layer += self.layers.pictures()
         if self.blocks is not None:
-            pictures += self.blocks.pictures()
-        return (*pictures, plan_picture(self.plan, self.stage_seconds))
+            cost = spent(self.blocks.num_products, self.stage_seconds.get(BLOCKS) or None)
+            by_layer += [dataclasses.replace(p, cost=cost) for p in self.blocks.pictures()]
+        cost_picture = plan_picture(self.plan, self.stage_seconds, self.num_products)
+        return (
+            *_in_section("The whole matrix", whole_matrix),
+            *_in_section("Layer by layer", by_layer),
+            *_in_section("What it cost", [cost_picture]),
+        )
 
 
 def analyze(
@@ -302,6 +305,10 @@ def _summed_up(analysis: Analysis) -> Analysis:
         num_products=analysis.num_products + spent,
         findings=findings.describe(analysis),
     )
+
+
+def _in_section(title: str, pictures: Iterable[Picture]) -> list[Picture]:
+    return [dataclasses.replace(picture, section=title) for picture in pictures]
 
 
 def _numbers(spectrum: MatrixSpectrum) -> list[tuple[str, float, float | None]]:

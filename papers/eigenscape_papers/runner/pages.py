@@ -1,7 +1,9 @@
 """The page of a study's result, and what is said on that of a training."""
 
+from dataclasses import replace
+
 from eigenscape.records import Picture, seconds, short
-from eigenscape.report import Block, Card, Page, Section, Sheet, Words, page_of
+from eigenscape.report import Card, Page, Section, Sheet, page_of
 from eigenscape_papers.ensemble import Training
 from eigenscape_papers.runner.study_result import StudyResult
 
@@ -23,13 +25,14 @@ def _(result: StudyResult) -> Page:
         facts={name: str(value) for name, value in result.settings.items()},
         findings=[result.summary, *([] if result.status else [result.status.text]), *result.notes],
         cards=[*cards, Card("scale", result.scale)],
-        sections=[Section("figures", "Figures", [_block(p, wall) for p in result.figures])],
+        sections=[Section("Figures", [_worded(p, wall) for p in result.figures])],
         sheets=sheets,
     )
 
 
-def _block(picture: Picture, wall: str) -> Block:
-    return Block(picture, Words(picture.shows or picture.title, wall, "; ".join(picture.notes)))
+def _worded(picture: Picture, wall: str) -> Picture:
+    shows = picture.shows or picture.title
+    return replace(picture, shows=shows, cost=wall, sure="; ".join(picture.notes))
 
 
 @page_of.register
@@ -46,13 +49,16 @@ def _(training: Training) -> Page:
                 cards.append(Card(f"last {name.replace('_', ' ')}", value, note))
     shows = "Loss and accuracy after each epoch, one curve a seed."
     wall = f"{seconds(training.seconds)} on {training.device}"
-    words = Words(shows, wall, training.status.text, bool(training.status))
-    blocks = [Block(picture, words) for picture in training.pictures()]
+    status = training.status
+    pictures = [
+        replace(picture, shows=shows, cost=wall, sure=status.text, converged=bool(status))
+        for picture in training.pictures()
+    ]
     return Page(
         "Training",
         "Training report",
         {"recipe": training.recipe},
         [training.status.text],
         cards,
-        [Section("course", "Course of the training", blocks)],
+        [Section("Course of the training", pictures)],
     )

@@ -1,22 +1,17 @@
-"""The words around the figures: the numbers of the analysis, and its doubts."""
+"""The page of an analysis: key numbers, the words around its figures, and its doubts."""
 
 import dataclasses
 import math
 from typing import Any
 
+import pandas
 import pytest
 import torch
 
 from eigenscape.analyses import Analysis
-from eigenscape.records import SelfTest
-from eigenscape.report import _sections
-from eigenscape.report._sections import (
-    Block,
-    cards_of,
-    facts_of,
-    failures_of,
-    sections_of,
-)
+from eigenscape.records import Picture, SelfTest
+from eigenscape.report import page_of
+from eigenscape.report._analysis_page import cards_of, facts_of, failures_of, verdicts_of
 from tests.report import samples
 
 
@@ -29,8 +24,8 @@ def analysis() -> Analysis:
     return record
 
 
-def blocks(record: Analysis) -> dict[str, Block]:
-    return {b.picture.name: b for section in sections_of(record) for b in section.blocks}
+def pictures(record: Analysis) -> dict[str, Picture]:
+    return {p.name: p for section in page_of(record).sections for p in section.pictures}
 
 
 def change(record: Any, **fields: Any) -> Any:
@@ -65,9 +60,10 @@ def test_what_is_not_there_has_no_card() -> None:
 
 
 def test_every_figure_stands_once_and_in_order(analysis: Analysis) -> None:
-    sections = sections_of(analysis)
-    assert [section.key for section in sections] == ["whole", "layer-by-layer", "cost-section"]
-    names = [block.picture.name for section in sections for block in section.blocks]
+    sections = page_of(analysis).sections
+    keys = ["the-whole-matrix", "layer-by-layer", "what-it-cost"]
+    assert [section.key for section in sections] == keys
+    names = [picture.name for section in sections for picture in section.pictures]
     assert sorted(names) == sorted(picture.name for picture in analysis.pictures())
     assert names[-1] == "cost"
     assert names.index("hessian-spectrum") < names.index("layers")
@@ -75,25 +71,26 @@ def test_every_figure_stands_once_and_in_order(analysis: Analysis) -> None:
 
 def test_sections_without_figures_are_left_out() -> None:
     record = change(samples.tiny(), blocks=None)
-    assert [section.key for section in sections_of(record)] == ["whole", "cost-section"]
+    titles = [section.title for section in page_of(record).sections]
+    assert titles == ["The whole matrix", "What it cost"]
 
 
 def test_words_tell_products_and_sizes(analysis: Analysis) -> None:
-    words = blocks(analysis)["hessian-spectrum"].words
+    words = pictures(analysis)["hessian-spectrum"]
     assert "the 40 eigenvalues of H" in words.shows
     assert words.cost.startswith(f"{analysis.hessian.num_products} products, 1.2")
     assert "Largest residual of the eigenpairs: H " in words.sure
     assert words.converged
-    assert blocks(analysis)["top-eigenvalues"].words.cost == "no further product"
-    assert blocks(analysis)["layers"].words.cost.startswith("320 products")
+    assert pictures(analysis)["top-eigenvalues"].cost == "no further product"
+    assert pictures(analysis)["layers"].cost.startswith("320 products")
 
 
 def test_what_did_not_converge_is_said(analysis: Analysis) -> None:
     H = change(analysis.hessian, status=samples.POOR)
-    words = blocks(change(analysis, hessian=H))["hessian-spectrum"].words
+    words = pictures(change(analysis, hessian=H))["hessian-spectrum"]
     assert not words.converged
     assert words.sure.startswith(f"H: {samples.POOR.text}")
-    both = blocks(change(analysis, hessian=H))["three-matrices"].words
+    both = pictures(change(analysis, hessian=H))["three-matrices"]
     assert not both.converged
     assert both.sure.count(samples.POOR.text) == 1
 
@@ -101,7 +98,7 @@ def test_what_did_not_converge_is_said(analysis: Analysis) -> None:
 def test_layers_that_did_not_converge_are_named(analysis: Analysis) -> None:
     rows = tuple(samples.layer(f"fc{i}", i, converged=i in (0, 4)) for i in range(9))
     layers = change(analysis.layers, layers=rows)
-    words = blocks(change(analysis, layers=layers))["layers"].words
+    words = pictures(change(analysis, layers=layers))["layers"]
     assert words.sure == "7 of 9 layers did not converge: fc1, fc2, fc3, fc5, fc6, …."
     assert not words.converged
 
@@ -109,7 +106,7 @@ def test_layers_that_did_not_converge_are_named(analysis: Analysis) -> None:
 @pytest.mark.parametrize("certain", [True, False])
 def test_a_gap_is_as_certain_as_its_intervals(analysis: Analysis, certain: bool) -> None:
     outliers = change(analysis.outliers, is_certain=certain)
-    words = blocks(change(analysis, outliers=outliers))["top-eigenvalues"].words
+    words = pictures(change(analysis, outliers=outliers))["top-eigenvalues"]
     assert "a factor 3.20, comes after 9" in words.shows
     assert words.converged is certain
     assert ("is not certain" in words.sure) is not certain
@@ -117,23 +114,20 @@ def test_a_gap_is_as_certain_as_its_intervals(analysis: Analysis, certain: bool)
 
 def test_no_outlier_is_called_one(analysis: Analysis) -> None:
     outliers = change(analysis.outliers, num_outliers=0)
-    words = blocks(change(analysis, outliers=outliers))["top-eigenvalues"].words
+    words = pictures(change(analysis, outliers=outliers))["top-eigenvalues"]
     assert "nothing is called an outlier" in words.shows
     assert "gap is" not in words.sure
 
 
 def test_the_largest_error_of_norms_is_told(analysis: Analysis) -> None:
-    assert (
-        "The largest standard error is 2% of its norm."
-        in blocks(analysis)["block-norms"].words.sure
-    )
+    assert "The largest standard error is 2% of its norm." in pictures(analysis)["block-norms"].sure
     empty = change(analysis.blocks, values=torch.zeros_like(analysis.blocks.values))
-    sure = blocks(change(analysis, blocks=empty))["block-norms"].words.sure
+    sure = pictures(change(analysis, blocks=empty))["block-norms"].sure
     assert sure == analysis.blocks.status.text
 
 
 def test_the_cost_is_what_was_planned_and_what_it_took(analysis: Analysis) -> None:
-    words = blocks(analysis)["cost"].words
+    words = pictures(analysis)["cost"]
     assert "3.4 s planned, 3.8 s measured, on cpu" in words.shows
     assert words.cost.startswith("4 321 products")
 
@@ -156,5 +150,19 @@ def test_failures_and_verdicts_are_tables(analysis: Analysis) -> None:
     assert failures_of(analysis) == {"part": [], "reason": []}
     verdict = SelfTest("unresolved", "It jumps.")
     record = change(analysis, residual=change(analysis.residual, self_test=verdict))
-    table = _sections.tests_of(record)
+    table = verdicts_of(record)
     assert table == {"matrix": ["H − G"], "verdict": ["unresolved"], "reason": ["It jumps."]}
+
+
+def test_layers_have_a_table_of_all_rows_below_their_figures(analysis: Analysis) -> None:
+    """Page and data frame are made from the same columns."""
+    layers = samples.layer_curvature([f"layer{i}" for i in range(30)])
+    record = change(analysis, layers=layers)
+    _, by_layer, cost = page_of(record).sections
+    assert cost.sheet is None
+    assert by_layer.sheet is not None
+    frame = layers.to_frame().to_dict("list")
+    assert list(by_layer.sheet.table) == list(frame)
+    assert by_layer.sheet.table["layer"] == frame["layer"] == [f"layer{i}" for i in range(30)]
+    assert pictures(record)["layers"].table == by_layer.sheet.table
+    pandas.testing.assert_frame_equal(pandas.DataFrame(by_layer.sheet.table), layers.to_frame())
