@@ -9,12 +9,11 @@ import eigenscape as es
 from eigenscape.analyses import (
     autocorrelations,
     eigenspace_overlap,
-    eigenvector_correspondence,
     kronecker_fit,
 )
 from eigenscape_papers import datasets, networks
 from eigenscape_papers.ensemble import SGD, Recipe, fit
-from eigenscape_papers.wu import overlap_prediction
+from eigenscape_papers.wu import eigenvector_correspondence, overlap_prediction
 
 SEEDS = (0, 1, 2)
 data = datasets.load("digits").to("cpu", torch.float64)

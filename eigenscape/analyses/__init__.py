@@ -3,20 +3,13 @@
 from eigenscape.analyses.layers._orthonormal import require_orthonormal as require_orthonormal
 from eigenscape.analyses.layers._slopes import Slopes as Slopes
 from eigenscape.analyses.layers._slopes import all_slopes as all_slopes
-from eigenscape.analyses.layers._slopes import unit_vectors as unit_vectors
-from eigenscape.analyses.layers._slopes import weights_above as weights_above
+from eigenscape.analyses.layers._slopes import batch_slopes as batch_slopes
 from eigenscape.analyses.layers.autocorrelation import Autocorrelation as Autocorrelation
 from eigenscape.analyses.layers.autocorrelation import Autocorrelations as Autocorrelations
 from eigenscape.analyses.layers.autocorrelation import autocorrelation as autocorrelation
 from eigenscape.analyses.layers.autocorrelation import autocorrelations as autocorrelations
 from eigenscape.analyses.layers.eigenspace_overlap import EigenspaceOverlap as EigenspaceOverlap
 from eigenscape.analyses.layers.eigenspace_overlap import eigenspace_overlap as eigenspace_overlap
-from eigenscape.analyses.layers.eigenvector_correspondence import (
-    EigenvectorCorrespondence as EigenvectorCorrespondence,
-)
-from eigenscape.analyses.layers.eigenvector_correspondence import (
-    eigenvector_correspondence as eigenvector_correspondence,
-)
 from eigenscape.analyses.layers.eigenvector_rank import EigenvectorRank as EigenvectorRank
 from eigenscape.analyses.layers.eigenvector_rank import eigenvector_rank as eigenvector_rank
 from eigenscape.analyses.layers.eigenvector_rank import rank_one_share as rank_one_share
@@ -65,7 +58,6 @@ __all__ = [
     "Autocorrelations",
     "Budget",
     "EigenspaceOverlap",
-    "EigenvectorCorrespondence",
     "EigenvectorRank",
     "ExactTrace",
     "GradientOverlap",
@@ -83,7 +75,6 @@ __all__ = [
     "autocorrelation",
     "autocorrelations",
     "eigenspace_overlap",
-    "eigenvector_correspondence",
     "eigenvector_rank",
     "exact_trace",
     "gradient_overlap",

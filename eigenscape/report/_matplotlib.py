@@ -25,6 +25,7 @@ from eigenscape.records import (
     short,
     shorten,
 )
+from eigenscape.report._marks import is_positive, known, lower_arms, tick_texts
 from eigenscape.report._style import HEAT_LIGHT, RC, colour
 
 if TYPE_CHECKING:
@@ -314,22 +315,12 @@ def _points(axes: "Axes", mark: Points, panel: Panel) -> Any:
     look["mfc"] = "white" if mark.hollow else tint
     if mark.x_error is None and mark.y_error is None:  # several times faster
         return axes.plot(mark.x, mark.y, "o", **look)[0]
-    bars = {"xerr": _known(mark.x_error), "yerr": _below(mark, panel)}
+    sideways = None if mark.x_error is None else known(mark.x_error)
+    upright: Any = None if mark.y_error is None else known(mark.y_error)
+    if upright is not None and panel.y.log:
+        upright = [lower_arms(mark, upright), upright]
+    bars = {"xerr": sideways, "yerr": upright}
     return axes.errorbar(mark.x, mark.y, fmt="o", elinewidth=0.8, capsize=1.5, **bars, **look)
-
-
-def _known(errors: Sequence[float] | None) -> list[float] | None:
-    """Return the errors with 0 for those that nobody knows."""
-    return None if errors is None else [e if math.isfinite(e) else 0.0 for e in errors]
-
-
-def _below(mark: Points, panel: Panel) -> Any:
-    """Return vertical errors; on a logarithmic axis the lower arm stops short of zero."""
-    errors = _known(mark.y_error)
-    if errors is None or not panel.y.log:
-        return errors
-    low = [min(e, 0.999 * v) if v > 0 else 0.0 for v, e in zip(mark.y, errors, strict=True)]
-    return [low, errors]
 
 
 def _bars(axes: "Axes", mark: Bars, panel: Panel) -> Any:
@@ -339,9 +330,9 @@ def _bars(axes: "Axes", mark: Bars, panel: Panel) -> Any:
 def _heat(axes: "Axes", mark: Heat, panel: Panel) -> Any:
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
-    positive = [v for row in mark.values for v in row if math.isfinite(v) and v > 0]
+    positive = [v for row in mark.values for v in row if is_positive(v)]
     low, high = (min(positive), max(positive)) if positive else (0.1, 1.0)
-    cells = [[v if math.isfinite(v) and v > 0 else math.nan for v in row] for row in mark.values]
+    cells = [[v if is_positive(v) else math.nan for v in row] for row in mark.values]
     image = axes.imshow(
         cells,
         cmap=LinearSegmentedColormap.from_list("eigenscape", HEAT_LIGHT),
@@ -360,7 +351,7 @@ def _heat(axes: "Axes", mark: Heat, panel: Panel) -> Any:
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
     bar.outline.set_visible(False)
     places = colour_ticks([math.log10(low), math.log10(high)])
-    bar.set_ticks(places, labels=[short(tick, 2).removeprefix("1 × ") for tick in places])
+    bar.set_ticks(places, labels=tick_texts(places))
     bar.minorticks_off()
     bar.set_label(mark.label, parse_math=False)
     return image

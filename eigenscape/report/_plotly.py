@@ -6,6 +6,7 @@ page's script replaces them when the reader changes between light and dark.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
@@ -25,15 +26,16 @@ from eigenscape.records import (
     colour_ticks,
     ends,
     raster_limits,
-    short,
     shorten,
 )
+from eigenscape.report._marks import is_positive, known, lower_arms, tick_texts
 from eigenscape.report._style import DARK, HEAT_DARK, HEAT_LIGHT, LIGHT, colour
 
 Plot = dict[str, Any]
 
 _HEIGHT = 340
 _ROW = 19
+_RAMP = [[i / 5, f"@heat{i}"] for i in range(6)]
 _SIDE = 640  # of a heat map, in pixels, where cells need not be larger or smaller
 
 
@@ -66,19 +68,26 @@ def palettes(pictures: Sequence[Picture]) -> dict[str, dict[str, str]]:
     return themes
 
 
+@dataclass(frozen=True)
+class _Drawing:
+    """What the marks of a panel become."""
+
+    data: list[Plot] = field(default_factory=list)
+    shapes: list[Plot] = field(default_factory=list)
+    notes: list[Plot] = field(default_factory=list)
+
+
 def _plot(panel: Panel, picture: Picture) -> Plot:
-    data: list[Plot] = []
-    shapes: list[Plot] = []
-    notes: list[Plot] = []
+    on = _Drawing()
     for mark in panel.marks:
-        _DRAW[type(mark)](mark, panel, data, shapes, notes)
+        _DRAW[type(mark)](mark, panel, on)
     heat = any(isinstance(mark, Heat) for mark in panel.marks)
     layout: Plot = {
         "xaxis": {"side": "bottom"} if heat else _axis(panel, "x"),
         "yaxis": {} if heat else _axis(panel, "y"),
-        "shapes": shapes,
-        "annotations": notes,
-        "showlegend": any(trace.get("showlegend") for trace in data),
+        "shapes": on.shapes,
+        "annotations": on.notes,
+        "showlegend": any(trace.get("showlegend") for trace in on.data),
     }
     if heat:
         mark = next(mark for mark in panel.marks if isinstance(mark, Heat))
@@ -86,10 +95,10 @@ def _plot(panel: Panel, picture: Picture) -> Plot:
         layout["yaxis"] |= _names(mark.rows) | {"autorange": "reversed"}
         cell = min(max(_SIDE / max(len(mark.rows), 1), 14.0), 90.0)
         height, width = 130 + cell * len(mark.rows), 260 + cell * len(mark.columns)
-        return {"data": data, "layout": layout, "height": round(height), "width": round(width)}
+        return {"data": on.data, "layout": layout, "height": round(height), "width": round(width)}
     rows = picture.rows if panel.y.ticks is not None else 0
     height = max(_HEIGHT if rows == 0 else 180, 110 + _ROW * rows)
-    return {"data": data, "layout": layout, "height": height, "width": None}
+    return {"data": on.data, "layout": layout, "height": height, "width": None}
 
 
 def _axis(panel: Panel, side: str) -> Plot:
@@ -136,27 +145,22 @@ def _names(names: Sequence[str]) -> Plot:
     }
 
 
-def _line(
-    mark: Line, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
-) -> None:
-    y = [v if v > 0 or not panel.y.log else None for v in mark.y]
+def _line(mark: Line, panel: Panel, on: _Drawing) -> None:
     trace = {
         "type": "scatter",
-        "mode": "lines" if len(y) > 1 else "lines+markers",
+        "mode": "lines" if len(mark.y) > 1 else "lines+markers",
         "x": _finite(mark.x),
-        "y": _finite(y),
+        "y": _ordinates(mark, panel),
         "line": {
             "color": _token(mark.colour),
             "width": 1.8,
             "dash": "dash" if mark.dashed else "solid",
         },
     }
-    data.append(trace | _common(mark, panel))
+    on.data.append(trace | _common(mark, panel))
 
 
-def _band(
-    mark: Band, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
-) -> None:
+def _band(mark: Band, panel: Panel, on: _Drawing) -> None:
     trace = {
         "type": "scatter",
         "mode": "lines",
@@ -169,12 +173,10 @@ def _band(
         "name": _escaped(mark.label or ""),
         "showlegend": mark.label is not None,
     }
-    data.append(trace)
+    on.data.append(trace)
 
 
-def _points(
-    mark: Points, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
-) -> None:
+def _points(mark: Points, panel: Panel, on: _Drawing) -> None:
     tint = _token(mark.colour)
     if mark.stem is not None:
         stems: Plot = {
@@ -186,8 +188,7 @@ def _points(
             "hoverinfo": "skip",
             "showlegend": False,
         }
-        data.append(stems)
-    y = [v if v > 0 or not panel.y.log else None for v in mark.y]
+        on.data.append(stems)
     look = {
         "color": "@paper" if mark.hollow else tint,
         "size": 7,
@@ -197,24 +198,21 @@ def _points(
         "type": "scatter",
         "mode": "markers",
         "x": _finite(mark.x),
-        "y": _finite(y),
+        "y": _ordinates(mark, panel),
         "marker": look,
     }
     arms = {"type": "data", "thickness": 1.2, "width": 3, "color": tint}
     if mark.x_error is not None:
-        trace["error_x"] = arms | {"array": _known(mark.x_error)}
+        trace["error_x"] = arms | {"array": known(mark.x_error)}
     if mark.y_error is not None:
-        errors = _known(mark.y_error)
+        errors = known(mark.y_error)
         trace["error_y"] = arms | {"array": errors}
-        if panel.y.log:  # the lower arm stops short of zero
-            low = [min(e, 0.999 * v) if v > 0 else 0 for v, e in zip(mark.y, errors, strict=True)]
-            trace["error_y"] |= {"symmetric": False, "arrayminus": low}
-    data.append(trace | _common(mark, panel))
+        if panel.y.log:
+            trace["error_y"] |= {"symmetric": False, "arrayminus": lower_arms(mark, errors)}
+    on.data.append(trace | _common(mark, panel))
 
 
-def _bars(
-    mark: Bars, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
-) -> None:
+def _bars(mark: Bars, panel: Panel, on: _Drawing) -> None:
     sides = list(zip(mark.edges[:-1], mark.edges[1:], strict=True))
     trace = {
         "type": "bar",
@@ -225,61 +223,50 @@ def _bars(
         "name": _escaped(mark.label or ""),
         "showlegend": mark.label is not None,
     }
-    data.append(trace)
+    on.data.append(trace)
 
 
-def _heat(
-    mark: Heat, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
-) -> None:
-    logs = [[math.log10(v) if _positive(v) else None for v in row] for row in mark.values]
+def _heat(mark: Heat, panel: Panel, on: _Drawing) -> None:
+    logs = [[math.log10(v) if is_positive(v) else None for v in row] for row in mark.values]
     places = colour_ticks([v for row in logs for v in row if v is not None] or [0.0])
     trace = {
         "type": "heatmap",
         "z": logs,
         "text": [[_lines(text) for text in row] for row in mark.hover],
         "hovertemplate": "%{text}<extra></extra>",
-        "colorscale": [[i / 5, f"@heat{i}"] for i in range(6)],
+        "colorscale": _RAMP,
         "xgap": 1,
         "ygap": 1,
-        "colorbar": {
-            "title": {"text": _escaped(mark.label), "side": "right"},
-            "tickvals": [math.log10(tick) for tick in places],
-            "ticktext": [short(tick, 2).removeprefix("1 × ") for tick in places],
-            "thickness": 12,
-            "outlinewidth": 0,
-        },
+        "colorbar": _colour_bar(mark)
+        | {"tickvals": [math.log10(tick) for tick in places], "ticktext": tick_texts(places)},
     }
-    data.append(trace)
+    on.data.append(trace)
 
 
-def _raster(
-    mark: Raster, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
-) -> None:
+def _raster(mark: Raster, panel: Panel, on: _Drawing) -> None:
     low, high = raster_limits(mark)
-    shown = [[math.log10(v) if _positive(v) else None for v in row] for row in mark.values]
+    shown = [[math.log10(v) if is_positive(v) else None for v in row] for row in mark.values]
     trace = {
         "type": "heatmap",
         "z": shown if mark.log else [_finite(row) for row in mark.values],
         "zmin": math.log10(low) if mark.log else low,
         "zmax": math.log10(high) if mark.log else high,
-        "colorscale": [[i / 5, f"@heat{i}"] for i in range(6)],
+        "colorscale": _RAMP,
         "hovertemplate": "%{x}, %{y}: %{z:.3~g}<extra></extra>",
-        "colorbar": {
-            "title": {"text": _escaped(mark.label), "side": "right"},
-            "tickprefix": "10^" if mark.log else "",
-            "thickness": 12,
-            "outlinewidth": 0,
-        },
+        "colorbar": _colour_bar(mark) | {"tickprefix": "10^" if mark.log else ""},
     }
-    data.append(trace)
+    on.data.append(trace)
 
 
-def _rule(
-    mark: Rule, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
-) -> None:
+def _colour_bar(mark: Heat | Raster) -> Plot:
+    title = {"text": _escaped(mark.label), "side": "right"}
+    return {"title": title, "thickness": 12, "outlinewidth": 0}
+
+
+def _rule(mark: Rule, panel: Panel, on: _Drawing) -> None:
     side, other = ("x", "y") if mark.upright else ("y", "x")
     axis = panel.x if mark.upright else panel.y
-    shapes.append(
+    on.shapes.append(
         {
             "type": "line",
             f"{side}0": mark.at,
@@ -291,7 +278,7 @@ def _rule(
         }
     )
     if mark.text:
-        notes.append(
+        on.notes.append(
             {
                 side: math.log10(mark.at) if axis.log else mark.at,
                 other: 1,
@@ -306,10 +293,8 @@ def _rule(
         )
 
 
-def _note(
-    mark: Note, panel: Panel, data: list[Plot], shapes: list[Plot], notes: list[Plot]
-) -> None:
-    notes.append(
+def _note(mark: Note, panel: Panel, on: _Drawing) -> None:
+    on.notes.append(
         {
             "x": math.log10(mark.x) if panel.x.log else mark.x,
             "y": math.log10(mark.y) if panel.y.log else mark.y,
@@ -359,16 +344,13 @@ def _token(which: Colour) -> str:
     return f"@{_name(which)}"
 
 
-def _finite(values: Sequence[float | None]) -> list[float | None]:
-    return [v if v is not None and math.isfinite(v) else None for v in values]
+def _finite(values: Sequence[float]) -> list[float | None]:
+    return [v if math.isfinite(v) else None for v in values]
 
 
-def _known(errors: Sequence[float]) -> list[float]:
-    return [e if math.isfinite(e) else 0.0 for e in errors]
-
-
-def _positive(value: float) -> bool:
-    return math.isfinite(value) and value > 0
+def _ordinates(mark: Line | Points, panel: Panel) -> list[float | None]:
+    """Return y with gaps for what cannot be drawn."""
+    return [v if is_positive(v) else None for v in mark.y] if panel.y.log else _finite(mark.y)
 
 
 _DRAW: dict[type[Mark], Callable[..., None]] = {

@@ -258,10 +258,12 @@ def test_a_first_look_names_its_samples_and_looks_at_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from eigenscape.analyses.whole import _subsample
+    from eigenscape.parallel import Machine
 
     risk = es.EmpiricalRisk(small(), es.CrossEntropy(), (X, Y))
     assert plan_analysis(risk, budget="first-look").num_samples is None  # all are quick
-    monkeypatch.setattr(_subsample, "_FLOPS", {"cpu": 1e4})  # a slow machine
+    slow = Machine(flops=1e4, bandwidth=1e10)
+    monkeypatch.setattr(_subsample, "machine_of", lambda kind: slow)
     assert plan_analysis(risk, budget="first-look").names == ("loss and gradient", "Hessian")
     plan = plan_analysis(risk, budget="first-look", stages=["hessian", "other-samples"])
     analysis = es.analyze(risk, budget="first-look", plan=plan)

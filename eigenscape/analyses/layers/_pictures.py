@@ -17,7 +17,6 @@ from eigenscape.records import (
     Panel,
     Picture,
     Points,
-    Raster,
     Rule,
     Table,
     dots,
@@ -36,7 +35,6 @@ from eigenscape.records import (
 if TYPE_CHECKING:
     from eigenscape.analyses.layers.autocorrelation import Autocorrelation, Autocorrelations
     from eigenscape.analyses.layers.eigenspace_overlap import EigenspaceOverlap
-    from eigenscape.analyses.layers.eigenvector_correspondence import EigenvectorCorrespondence
     from eigenscape.analyses.layers.eigenvector_rank import EigenvectorRank
     from eigenscape.analyses.layers.kronecker_fit import KroneckerFit
     from eigenscape.analyses.layers.layer_curvature import LayerBlock, LayerCurvature
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 _SHARED_COST = "part of the layers' cost"
 _NAMED = 8  # more curves than this are told apart by hovering, not by a legend
 _DEEP = 1e-12  # of the largest eigenvalue: below is rounding
-_CELLS = 200  # rows and columns of a matrix that are drawn
 _APPROXIMATIONS = {"kronecker": "E[M] ⊗ E[xxᵀ]", "ekfac": "EKFAC", "best pair": "best pair"}
 _FLOOR = 1e-17  # of the largest eigenvalue: below is rounding, in any dtype
 
@@ -57,27 +54,26 @@ def layers_picture(curvature: "LayerCurvature") -> Picture:
     about = [f"{row.name}\n{row.kind}, {short(row.num_parameters)} parameters" for row in rows]
     tops = [float(row.values[0]) if len(row.values) else math.nan for row in rows]
     certs = [float(row.residuals[0]) if len(row.residuals) else 0.0 for row in rows]
-    hovers = (
-        [
-            f"{text}\nλ₁ = {short(top, 6)}\nresidual {short(residual, 2)}"
-            for text, top, residual in zip(about, tops, certs, strict=True)
-        ],
-        [
-            f"{text}\ntrace {with_error(row.trace, row.trace_stderr)}"
-            for text, row in zip(about, rows, strict=True)
-        ],
-        [
-            f"{text}\nstable rank {short(row.stable_rank)}"
-            for text, row in zip(about, rows, strict=True)
-        ],
-    )
-    none = [0.0] * len(rows)
-    sure, converged = _trust(curvature)
-    panels = [
-        dots(tops, [residual / 2 for residual in certs], hovers[0], "top eigenvalue λ₁", names),
-        dots([r.trace for r in rows], [r.trace_stderr for r in rows], hovers[1], "trace", names),
-        dots([r.stable_rank for r in rows], none, hovers[2], "stable rank", names),
+
+    def panel(
+        label: str, values: Sequence[float], errors: Sequence[float], texts: Sequence[str]
+    ) -> Panel:
+        hover = [f"{layer}\n{text}" for layer, text in zip(about, texts, strict=True)]
+        return dots(values, errors, hover, label, names)
+
+    top_texts = [
+        f"λ₁ = {short(top, 6)}\nresidual {short(residual, 2)}"
+        for top, residual in zip(tops, certs, strict=True)
     ]
+    traces, stderr = [row.trace for row in rows], [row.trace_stderr for row in rows]
+    trace_texts = [f"trace {with_error(row.trace, row.trace_stderr)}" for row in rows]
+    ranks = [row.stable_rank for row in rows]
+    panels = [
+        panel("top eigenvalue λ₁", tops, [residual / 2 for residual in certs], top_texts),
+        panel("trace", traces, stderr, trace_texts),
+        panel("stable rank", ranks, [0.0] * len(rows), [f"stable rank {short(r)}" for r in ranks]),
+    ]
+    sure, converged = _trust(curvature)
     return Picture(
         "layers",
         "The size of each block",
@@ -359,48 +355,6 @@ def overlap_picture(overlap: "EigenspaceOverlap") -> Picture:
         share_axis("overlap of the first k", overlap.overlaps, overlap.chance),
     )
     return Picture("eigenspace-overlap", "Overlap of eigenspaces", [panel], table_of(overlap))
-
-
-def correspondence_picture(record: "EigenvectorCorrespondence") -> Picture:
-    """Draw both matrices; rows without anything to see are left out and counted."""
-    k = min(record.output.shape[1], _CELLS)
-    panels, notes = [], []
-    for matrix, letter, title in (
-        (record.output, "u", "outputs: ‖Mat(h)ᵀu‖²"),
-        (record.input, "v", "inputs: ‖Mat(h)v‖²"),
-    ):
-        count = min(len(matrix), max(k, 10), _CELLS)
-        cells = [numbers(row) for row in matrix[:count, :k]]
-        if count < len(matrix):
-            share = float(matrix[count:, :k].sum(0).mean())
-            notes.append(
-                f"Only the first {count} of {len(matrix)} {letter}: the others have {share:.2g} of "
-                "an eigenvector on average."
-            )
-        panels.append(
-            Panel(
-                [Raster(cells, "share", (0.0, 1.0))],
-                Axis("eigenvector h of the layer", ticks=_counted(k)),
-                Axis(f"eigenvector {letter}", ticks=_counted(count), downward=True),
-                title,
-            )
-        )
-    if k < record.output.shape[1]:
-        notes.append(f"Only the first {k} of {record.output.shape[1]} eigenvectors of the layer.")
-    return Picture(
-        "eigenvector-correspondence",
-        "What the eigenvectors of a layer are made of",
-        panels,
-        table_of(record),
-        tuple(notes),
-        shows="If H were E[M] ⊗ E[xxᵀ] each column would have one dark cell in either picture.",
-    )
-
-
-def _counted(count: int) -> list[tuple[float, str]]:
-    """Return about five ticks for cells that are counted from 1."""
-    step = next(s for s in (1, 2, 5, 10, 20, 50, 100) if count <= 5 * s or s == 100)
-    return [(0.0, "1"), *((float(i - 1), str(i)) for i in range(step, count + 1, step) if i > 1)]
 
 
 def rank_picture(record: "EigenvectorRank") -> Picture:

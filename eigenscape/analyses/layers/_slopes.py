@@ -1,7 +1,7 @@
-"""Derivatives of the model's output at a layer, sample by sample, and the weights above a layer.
+"""Derivatives of the model's output at a layer, sample by sample.
 
 Letters: N samples, P positions, x̃ (N, P, n) inputs of the layer, G = ∂z/∂(layer's output), r_j (C)
-combinations of the outputs, b (N, J, P, m) = r_jᵀG; S = W^(L) ⋯ W^(p+1) the weights above.
+combinations of the outputs, b (N, J, P, m) = r_jᵀG.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from eigenscape.curvature import MOST_OUTPUTS, exact_roots, have_exact_roots
 from eigenscape.errors import UnsupportedModelError
@@ -48,11 +48,6 @@ class Slopes:
 def roots(risk: EmpiricalRisk) -> Combinations:
     """Return what gives r_j with Σ_j r_j r_jᵀ = ∇²_z ℓ, so that Σ_j b_j b_jᵀ = GᵀAG."""
     return lambda z, batch: exact_roots(risk, z, batch)
-
-
-def unit_vectors(z: Tensor, batch: Batch) -> list[Tensor]:
-    """Return r_j = e_j, so that b is G itself."""
-    return [unit.expand_as(z) for unit in torch.eye(z.shape[1], dtype=z.dtype, device=z.device)]
 
 
 def batch_slopes(
@@ -104,85 +99,3 @@ def all_slopes(
     rows = SampleRows(call)
     for batch in risk.batches:
         yield batch_slopes(risk, layer, batch, combinations, rows)
-
-
-def weights_above(risk: EmpiricalRisk, layer: Layer) -> Tensor:
-    """Return S (C, m), the product of the weight matrices that follow a layer; I for the last.
-
-    Args:
-        risk: The risk.
-        layer: The layer.
-
-    Returns:
-        The product, float64.
-
-    Raises:
-        UnsupportedModelError: If what follows is not a chain of linear layers.
-    """
-    batch = next(iter(risk.batches))
-    order, (m, C) = _order(risk, layer, batch)
-    S = torch.eye(m, dtype=torch.float64, device=risk.device)
-    above = order[order.index(layer.module) + 1 :]
-    for module in above:
-        what = type(module).__name__
-        if not isinstance(module, nn.Linear) or order.count(module) != 1:
-            raise UnsupportedModelError(_no_chain(layer, f"{what} follows it"))
-        if module.in_features != S.shape[0]:
-            raise UnsupportedModelError(
-                _no_chain(layer, f"a {what} of {module.in_features} inputs follows {len(S)}")
-            )
-        if _passes_by(risk, layer, batch, module):
-            raise UnsupportedModelError(
-                _no_chain(layer, f"the output depends on it also by a way round a {what}")
-            )
-        S = module.weight.detach().double() @ S
-    if S.shape[0] != C:
-        raise UnsupportedModelError(
-            _no_chain(layer, f"the last matrix has {S.shape[0]} outputs, the model {C}")
-        )
-    return S
-
-
-def _no_chain(layer: Layer, why: str) -> str:
-    return (
-        f"The product of the weights above '{layer.name}' is for a chain of linear layers: {why}. "
-        "Use `space='gradients'`, the mean of the logit gradients, where that is offered."
-    )
-
-
-def _order(
-    risk: EmpiricalRisk, layer: Layer, batch: Batch
-) -> tuple[list[nn.Module], tuple[int, int]]:
-    """Return the modules with parameters of their own as they run, and the sizes m and C."""
-    order: list[nn.Module] = []
-
-    def note(module: nn.Module, args: object, output: object) -> None:
-        order.append(module)
-
-    modules = [] if risk.module is None else list(risk.module.modules())
-    owners = [owner for owner in modules if next(owner.parameters(recurse=False), None) is not None]
-    handles = [owner.register_forward_hook(note) for owner in owners]
-    try:
-        trial = batch_slopes(risk, layer, batch, lambda z, _: [torch.zeros_like(z)])
-    finally:
-        for handle in handles:
-            handle.remove()
-    return order, (trial.slopes.shape[-1], trial.output.shape[1])
-
-
-def _passes_by(risk: EmpiricalRisk, layer: Layer, batch: Batch, module: nn.Module) -> bool:
-    """Say whether the output still depends on the layer when a later module is cut out."""
-
-    def cut(_module: nn.Module, args: object, output: Tensor) -> Tensor:
-        return output.detach()
-
-    handle = module.register_forward_hook(cut)
-    try:
-        with torch.enable_grad(), risk.evaluating(frozen=True):
-            tail = capture_tail(risk, layer, batch, must_matter=False)
-            if not tail.prediction.requires_grad:
-                return False
-            (slope,) = torch.autograd.grad(tail.prediction.sum(), tail.output, allow_unused=True)
-    finally:
-        handle.remove()
-    return slope is not None

@@ -20,10 +20,9 @@ from eigenscape.curvature import KroneckerHessian, LayerHessian, matrix_layers
 from eigenscape.device import eigh, full_precision
 from eigenscape.errors import ConvergenceWarning, SubstitutionWarning, require_count
 from eigenscape.linalg import SpectralNorm, draw_probes, eigsh, spectral_norm
-from eigenscape.operator import LinearOperator
+from eigenscape.operator import LinearOperator, WrappedOperator
 from eigenscape.records import Columns, EigenPairs, Picture, Record, Status, storable
 from eigenscape.risk import EmpiricalRisk, Layer
-from eigenscape.space import ParamSpace
 
 # Rows that are formed at a time, in numbers.
 _CHUNK = 2**22
@@ -206,27 +205,12 @@ def kronecker_fit(
     )
 
 
-class _InBasis(LinearOperator):
-    """(U ⊗ V) diag(D) (U ⊗ V)ᵀ in the layer's space."""
+class _InBasis(WrappedOperator):
+    """(U ⊗ V) diag(D) (U ⊗ V)ᵀ in the layer's space, which is that of K."""
 
     def __init__(self, name: str, K: KroneckerHessian, U: Tensor, V: Tensor, D: Tensor) -> None:
+        super().__init__(K)
         self.name, self._K, self.U, self.V, self.D = name, K, U, V, D
-
-    @property
-    def space(self) -> ParamSpace:
-        return self._K.space
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._K.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self._K.device
-
-    @property
-    def is_symmetric(self) -> bool:
-        return True
 
     def matmat(self, X: Tensor) -> Tensor:
         inside = self.D * (self.U.T @ self._K.to_matrices(X).double() @ self.V)

@@ -18,7 +18,7 @@ from torch import Tensor
 from eigenscape.analyses.layers._pictures import factors_picture, kronecker_picture, layers_picture
 from eigenscape.analyses.layers.eigenspace_overlap import eigenspace_overlap
 from eigenscape.analyses.layers.eigenvector_rank import rank_one_share
-from eigenscape.analyses.whole._failures import can_do_without, reason_of
+from eigenscape.analyses.whole._stages import can_do_without, reason_of
 from eigenscape.curvature import KroneckerHessian, LayerHessian
 from eigenscape.device import eigh
 from eigenscape.errors import (

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
 from eigenscape.analyses.layers.layer_curvature import LayerCurvature, layer_curvature
 from eigenscape.analyses.whole._budget import Budget, num_pairs, spectrum_products
-from eigenscape.analyses.whole._stages import Compute
 from eigenscape.analyses.whole._subsample import OtherSamples, subsample
 from eigenscape.analyses.whole.matrix_spectrum import MatrixSpectrum, matrix_spectrum
 from eigenscape.curvature import GaussNewton, Hessian, Residual
@@ -19,6 +20,7 @@ from eigenscape.records import EigenPairs, Key, ProgressCallback, crc
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import Partition
 
+_Callback: TypeAlias = ProgressCallback | None
 _MATRICES: dict[str, Callable[..., LinearOperator]] = {
     "Hessian": Hessian,
     "Gauss-Newton": GaussNewton,
@@ -26,89 +28,54 @@ _MATRICES: dict[str, Callable[..., LinearOperator]] = {
 }
 
 
-def spectrum(
-    risk: EmpiricalRisk, name: str, budget: Budget, num_classes: int | None, seed: int
-) -> Compute[MatrixSpectrum]:
-    """Return what computes the spectrum of a matrix."""
-    largest, smallest = num_pairs(name, budget, num_classes)
-    expected = spectrum_products(name, budget, (largest, smallest), risk.space.size)
+@dataclass(frozen=True)
+class Measure:
+    """Computes each part of an analysis; `steps` is the folder for a part's own checkpoints."""
 
-    def compute(steps: Path | None, progress: ProgressCallback | None) -> MatrixSpectrum:
-        return matrix_spectrum(
-            _MATRICES[name](risk, num_products=expected),
-            name,
-            num_pairs=largest,
-            num_smallest=smallest,
-            num_steps=budget.num_steps,
-            num_probes=budget.num_probes,
-            tolerance=budget.tolerance,
-            max_products=budget.max_products,
-            seed=seed,
-            checkpoint=steps,
-            progress=progress,
-        )
+    risk: EmpiricalRisk
+    budget: Budget
+    seed: int
 
-    return compute
+    def spectrum(
+        self, name: str, num_classes: int | None, steps: Path | None, progress: _Callback
+    ) -> MatrixSpectrum:
+        """Find the spectrum of a matrix."""
+        pairs = num_pairs(name, self.budget, num_classes)
+        return self._spectrum(name, name, pairs, steps, progress)
 
-
-def layers(risk: EmpiricalRisk, budget: Budget, seed: int) -> Compute[LayerCurvature]:
-    """Return what computes the layers' blocks."""
-
-    def compute(steps: Path | None, progress: ProgressCallback | None) -> LayerCurvature:
+    def layers(self, steps: Path | None, progress: _Callback) -> LayerCurvature:
+        """Look at the layers' blocks."""
         return layer_curvature(
-            risk,
-            num_pairs=budget.num_layer_pairs,
-            num_probes=budget.num_layer_probes,
-            tolerance=budget.tolerance,
-            seed=seed,
+            self.risk,
+            num_pairs=self.budget.num_layer_pairs,
+            num_probes=self.budget.num_layer_probes,
+            tolerance=self.budget.tolerance,
+            seed=self.seed,
             progress=progress,
         )
 
-    return compute
-
-
-def blocks(risk: EmpiricalRisk, budget: Budget, seed: int) -> Compute[BlockNorms]:
-    """Return what computes the norms between layers."""
-
-    def compute(steps: Path | None, progress: ProgressCallback | None) -> BlockNorms:
+    def blocks(self, steps: Path | None, progress: _Callback) -> BlockNorms:
+        """Estimate the norms between layers."""
         return block_norms(
-            Hessian(risk),
-            Partition.by_layer(risk.space),
-            num_probes=budget.num_block_probes,
-            seed=seed,
+            Hessian(self.risk),
+            Partition.by_layer(self.risk.space),
+            num_probes=self.budget.num_block_probes,
+            seed=self.seed,
             progress=progress,
         )
 
-    return compute
-
-
-def others(
-    risk: EmpiricalRisk, budget: Budget, num_samples: int, seed: int
-) -> Compute[OtherSamples]:
-    """Return what looks at other samples than the first ones."""
-
-    def compute(steps: Path | None, progress: ProgressCallback | None) -> OtherSamples:
-        if num_samples >= risk.num_samples:
+    def others(self, num_samples: int, steps: Path | None, progress: _Callback) -> OtherSamples:
+        """Look at so many other samples than the first ones."""
+        if num_samples >= self.risk.num_samples:
             raise EmptySelectionError("There are no other samples.")
-        other, chosen = subsample(risk, num_samples, seed=seed, skip=num_samples)
-        expected = spectrum_products("Hessian", budget, (1, 0), risk.space.size)
-        result = matrix_spectrum(
-            Hessian(other, num_products=expected),
-            "Hessian of other samples",
-            num_pairs=1,
-            num_smallest=0,
-            num_steps=budget.num_steps,
-            num_probes=budget.num_probes,
-            tolerance=budget.tolerance,
-            max_products=budget.max_products,
-            seed=seed,
-            checkpoint=steps,
-            progress=progress,
-        )
+        other, chosen = subsample(self.risk, num_samples, seed=self.seed, skip=num_samples)
+        there = dataclasses.replace(self, risk=other)
+        label = "Hessian of other samples"
+        result = there._spectrum("Hessian", label, (1, 0), steps, progress)
         return OtherSamples(
             status=result.status,
             num_products=result.num_products,
-            seed=seed,
+            seed=self.seed,
             subsample=chosen,
             loss=other.value(),
             gradient_norm=other.gradient().double().norm().item(),
@@ -119,7 +86,25 @@ def others(
             self_test=result.largest.self_test,
         )
 
-    return compute
+    def _spectrum(
+        self, name: str, label: str, pairs: tuple[int, int], steps: Path | None, progress: _Callback
+    ) -> MatrixSpectrum:
+        """Find so many largest and smallest pairs of a matrix, and its density."""
+        risk, budget = self.risk, self.budget
+        expected = spectrum_products(name, budget, pairs, risk.space.size)
+        return matrix_spectrum(
+            _MATRICES[name](risk, num_products=expected),
+            label,
+            num_pairs=pairs[0],
+            num_smallest=pairs[1],
+            num_steps=budget.num_steps,
+            num_probes=budget.num_probes,
+            tolerance=budget.tolerance,
+            max_products=budget.max_products,
+            seed=self.seed,
+            checkpoint=steps,
+            progress=progress,
+        )
 
 
 def slim(result: MatrixSpectrum | None, most_bytes: int) -> MatrixSpectrum | None:

@@ -1,16 +1,32 @@
 """Stages of an analysis: finished ones are kept in a folder, failed ones cost no other."""
 
+import json
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from eigenscape.analyses.whole._failures import can_do_without, reason_of
-from eigenscape.analyses.whole._kept import is_kept, kept
-from eigenscape.analyses.whole.plan import Plan
-from eigenscape.records import Progress, ProgressCallback, Record
+import torch
+
+from eigenscape.errors import CheckpointError, FileError
+from eigenscape.records import (
+    Progress,
+    ProgressCallback,
+    Record,
+    pack,
+    read_tensors,
+    unpack,
+    write_bytes,
+    write_tensors,
+)
+
+if TYPE_CHECKING:
+    from eigenscape.analyses.whole.plan import Plan
+
+# Errors that concern all parts: damaged files, a lost process, a full disk, warnings as errors.
+_OF_ALL = (FileError, OSError, Warning)
 
 _Record = TypeVar("_Record", bound=Record)
 # A stage gets a folder for checkpoints of its own and somewhere to report its progress.
@@ -21,7 +37,7 @@ class StageStore:
     """Runs stages, remembers the finished ones across interruptions, and why others failed."""
 
     def __init__(
-        self, folder: Path | None, plan: Plan, progress: ProgressCallback | None = None
+        self, folder: Path | None, plan: "Plan", progress: ProgressCallback | None = None
     ) -> None:
         """Open the folder; None remembers nothing.
 
@@ -109,7 +125,7 @@ class Timed(Record):
 class Overall:
     """Turns the progress of single stages into progress over the whole plan."""
 
-    def __init__(self, callback: ProgressCallback | None, plan: Plan) -> None:
+    def __init__(self, callback: ProgressCallback | None, plan: "Plan") -> None:
         """Start the clock.
 
         Args:
@@ -154,3 +170,55 @@ class Overall:
         left = seconds / fresh * (1.0 - self._share) if fresh > 0 else None
         if self._callback is not None:
             self._callback(Progress(task, round(1000 * self._share), 1000, seconds, left))
+
+
+def is_kept(file: Path | None) -> bool:
+    """Say whether a record is there; its JSON is written last."""
+    return file is not None and file.with_suffix(".json").exists()
+
+
+def kept(file: Path | None, compute: Callable[[], _Record]) -> _Record:
+    """Return the record that is kept in a file, or compute it and keep it.
+
+    Args:
+        file: Where, without a suffix; in a folder that a `Checkpoint` guards. None keeps nothing.
+        compute: Makes the record.
+
+    Returns:
+        The record, in host memory.
+
+    Raises:
+        CheckpointError: If the file is damaged.
+    """
+    if file is None:
+        return compute().cpu()
+    plain_file, tensor_file = file.with_suffix(".json"), file.with_suffix(".safetensors")
+    if not plain_file.exists():
+        record = compute().cpu()
+        plain, tensors = pack(record)
+        write_tensors(tensor_file, tensors)
+        write_bytes(plain_file, json.dumps(plain).encode())
+        return record
+    try:
+        stored = unpack(json.loads(plain_file.read_text()), read_tensors(tensor_file))
+    except (ValueError, FileError) as error:
+        raise CheckpointError(
+            f"What is kept in '{file}' is damaged ({error}). Delete the folder '{file.parent}' to "
+            "start again."
+        ) from error
+    return cast(_Record, stored)
+
+
+def can_do_without(error: Exception) -> bool:
+    """Say whether the other parts of an analysis may go on after this."""
+    return not isinstance(error, _OF_ALL)
+
+
+def reason_of(error: Exception) -> str:
+    """Return what happened, in a sentence or two."""
+    said = " ".join(str(error).split())
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in said:
+        return f"The memory was not enough ({said[:200] or type(error).__name__})."
+    if type(error).__module__.startswith("eigenscape."):
+        return said
+    return f"{type(error).__name__}: {said[:500]}"

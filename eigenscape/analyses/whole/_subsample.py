@@ -7,14 +7,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from eigenscape.parallel import machine_of
 from eigenscape.records import Columns, Record, storable
 from eigenscape.risk import Batch, EmpiricalRisk, flat_gradient
 
-# Multiplications and additions a second of an ordinary machine. They choose how many samples are
-# taken, the same number wherever it runs: a run that is started again must choose as before.
-_FLOPS = {"cpu": 1e11, "cuda": 4e13}
 # Cost of a product, in gradients.
-_GRADIENTS = 2.5
+GRADIENTS = 2.5
 
 
 @storable
@@ -92,8 +90,9 @@ def samples_within(risk: EmpiricalRisk, seconds: float, num_products: int) -> in
     with torch.enable_grad(), risk.evaluating(), FlopCounterMode(display=False) as counter:
         leaves = risk.leaves()
         flat_gradient(risk.total(leaves, batch)[0], leaves)
-    each = _GRADIENTS * max(counter.get_total_flops(), 1) / batch.size
-    total = _FLOPS.get(risk.device.type, _FLOPS["cpu"]) * seconds / num_products
+    each = GRADIENTS * max(counter.get_total_flops(), 1) / batch.size
+    # By a table and no clock: a run that is started again must choose as before.
+    total = machine_of(risk.device.type).flops * seconds / num_products
     return int(max(1, min(risk.num_samples, total // each)))
 
 

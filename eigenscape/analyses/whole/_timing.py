@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from eigenscape.analyses.whole._subsample import subsample
+from eigenscape.analyses.whole._subsample import GRADIENTS, subsample
 from eigenscape.curvature import GaussNewton, Hessian
 from eigenscape.operator import LinearOperator
 from eigenscape.parallel import Ranks
@@ -22,8 +22,6 @@ _FIRST_GRADIENTS = 4.0
 _KEPT_BYTES = 4 * 2**30
 # Columns that `linalg` hands to an operator at a time, at most.
 MOST_COLUMNS = 16
-# Cost of a product, in gradients, where none was timed.
-_GRADIENTS = 2.5
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def rates(operator: GaussNewton | Hessian, few: Few, num_columns: int) -> Rates:
 
 def guessed_rates(few: Few) -> Rates:
     """Return what products usually take, where none can be had."""
-    seconds = _GRADIENTS * few.gradient_seconds
+    seconds = GRADIENTS * few.gradient_seconds
     return Rates(_FIRST_GRADIENTS * few.gradient_seconds + seconds, seconds, seconds, 0, 0)
 
 

@@ -4,10 +4,11 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from eigenscape.analyses.layers.layer_curvature import LayerCurvature
-from eigenscape.analyses.whole import _parts, findings
+from eigenscape.analyses.whole import findings
 from eigenscape.analyses.whole._budget import (
     BLOCKS,
     LAYERS,
@@ -19,6 +20,7 @@ from eigenscape.analyses.whole._budget import (
     as_stages,
 )
 from eigenscape.analyses.whole._machine import require_room
+from eigenscape.analyses.whole._parts import Measure, key_of, slim
 from eigenscape.analyses.whole._pictures import plan_picture, spent
 from eigenscape.analyses.whole._spectrum_pictures import (
     hessian_spectrum,
@@ -211,7 +213,7 @@ def analyze(
     _require_fits(plan, chosen, stages)
     folder = risk.ranks.folder(checkpoint)
     if folder is not None:
-        Checkpoint(folder, _parts.key_of(risk, chosen, seed))  # refuses that of another analysis
+        Checkpoint(folder, key_of(risk, chosen, seed))  # refuses that of another analysis
     plan = plan or plan_analysis(risk, budget=chosen, stages=stages)
     if not ignore_limits:
         disk = 0 if folder is None else plan.disk_bytes
@@ -223,12 +225,12 @@ def analyze(
     run = store.run
     here = run(POINT, lambda steps, tick: point(looked))
     classes = None if here is None else here.num_classes
+    measure = Measure(looked, chosen, seed)
     hessian, gauss_newton, residual = (
-        run(name, _parts.spectrum(looked, name, chosen, classes, seed)) for name in MATRICES
+        run(name, partial(measure.spectrum, name, classes)) for name in MATRICES
     )
-    layers = run(LAYERS, _parts.layers(looked, chosen, seed))
-    blocks = run(BLOCKS, _parts.blocks(looked, chosen, seed))
-    others = run(OTHERS, _parts.others(risk, chosen, plan.num_samples or 0, seed))
+    layers, blocks = run(LAYERS, measure.layers), run(BLOCKS, measure.blocks)
+    others = run(OTHERS, partial(Measure(risk, chosen, seed).others, plan.num_samples or 0))
     store.require_any(hessian, gauss_newton, residual, layers, blocks)
 
     gaps = overlap = None
@@ -244,9 +246,9 @@ def analyze(
         title=title or _name(risk),
         description=(risk.loss_choice.facts if risk.loss_choice else {}) | dict(description or {}),
         point=here,
-        hessian=_parts.slim(hessian, keep_vector_bytes),
-        gauss_newton=_parts.slim(gauss_newton, keep_vector_bytes),
-        residual=_parts.slim(residual, keep_vector_bytes),
+        hessian=slim(hessian, keep_vector_bytes),
+        gauss_newton=slim(gauss_newton, keep_vector_bytes),
+        residual=slim(residual, keep_vector_bytes),
         outliers=gaps,
         gradient_overlap=overlap,
         layers=layers,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from eigenscape.analyses.whole._kept import kept
 from eigenscape.analyses.whole._spectrum_pictures import hessian_spectrum, log_spectrum
+from eigenscape.analyses.whole._stages import kept
 from eigenscape.errors import require_count
 from eigenscape.linalg import Kernel, SpectralDensity, eigsh, spectral_density
 from eigenscape.operator import LinearOperator

@@ -13,17 +13,16 @@ from eigenscape.analyses.whole._budget import (
     MATRICES,
     OTHERS,
     POINT,
+    Budget,
+    as_budget,
     as_stages,
     capped_pairs,
     density_products,
     num_pairs,
     spectrum_products,
 )
-from eigenscape.analyses.whole._budget import BUDGETS as BUDGETS
-from eigenscape.analyses.whole._budget import Budget as Budget
-from eigenscape.analyses.whole._budget import as_budget as as_budget
-from eigenscape.analyses.whole._failures import can_do_without
 from eigenscape.analyses.whole._pictures import plan_picture
+from eigenscape.analyses.whole._stages import can_do_without
 from eigenscape.analyses.whole._subsample import samples_within, subsample
 from eigenscape.analyses.whole._timing import Few, Rates, few_samples, guessed_rates, rates
 from eigenscape.analyses.whole.matrix_spectrum import eigsh_products

@@ -25,12 +25,10 @@ from eigenscape.device import full_precision
 from eigenscape.errors import (
     InvalidArgumentError,
     NonFiniteError,
-    ShapeError,
-    WrongTypeError,
     require_choice,
     require_count,
 )
-from eigenscape.linalg import draw_probes
+from eigenscape.linalg import draw_probes, require_partition, require_square
 from eigenscape.operator import LinearOperator, require_operator
 from eigenscape.records import Columns, Picture, ProgressCallback, Record, Status, Ticker
 from eigenscape.space import Partition
@@ -158,7 +156,9 @@ def squared_block_norms(
         >>> squared_block_norms(A, Partition.by_tensor(space), num_products=3).values.tolist()
         [[4.0, 25.0], [25.0, 1.0]]
     """
-    _require(operator, partition)
+    require_operator(operator, "squared_block_norms(operator)")
+    require_square(operator, "squared_block_norms(operator)")
+    require_partition(partition, operator.space, "squared_block_norms(partition)")
     require_count(num_products, "squared_block_norms(num_products=...)")
     require_choice(method, METHODS, "squared_block_norms(method=...)")
     require_count(seed, "squared_block_norms(seed=...)", at_least=0)
@@ -369,18 +369,3 @@ def _text(method: str, num_probes: int, partition: Partition) -> str:
         f"{num_probes} masked probes for each of {len(partition) - exact} blocks; {exact} smaller "
         "ones exactly."
     )
-
-
-def _require(operator: LinearOperator, partition: Partition) -> None:
-    require_operator(operator, "squared_block_norms(operator)")
-    if not isinstance(partition, Partition):
-        raise WrongTypeError(
-            "`squared_block_norms(partition)` must be a Partition; got "
-            f"{type(partition).__name__}. Make one, e.g. `Partition.by_output(operator.space)`."
-        )
-    if operator.shape[0] != operator.shape[1] or partition.space != operator.space:
-        raise ShapeError(
-            "`squared_block_norms(operator, partition)` needs a square operator and blocks of its "
-            f"own space; got {operator!r} and blocks of {partition.space!r}. Build the partition "
-            "from `operator.space`."
-        )

@@ -18,12 +18,16 @@ from eigenscape.analyses import spectral_distance
 from eigenscape.device import full_precision
 from eigenscape.errors import (
     InvalidArgumentError,
-    NotSymmetricError,
-    ShapeError,
     require_count,
     require_positive,
 )
-from eigenscape.linalg import Kernel, SpectralDensity, spectral_density
+from eigenscape.linalg import (
+    Kernel,
+    SpectralDensity,
+    require_partition,
+    require_symmetric,
+    spectral_density,
+)
 from eigenscape.operator import LinearOperator, require_operator
 from eigenscape.records import Columns, Picture, Record, Status
 from eigenscape.space import Partition
@@ -142,19 +146,11 @@ def block_spectra(
         Zhang et al., "Why transformers need Adam: a Hessian perspective", 2024.
     """
     require_operator(operator, "block_spectra(operator)")
-    if not operator.is_symmetric:
-        raise NotSymmetricError(
-            f"`block_spectra(operator)` needs a symmetric operator; got {operator!r}. Take "
-            "`0.5 * (A + A.T)`, or a curvature operator."
-        )
+    require_symmetric(operator, "block_spectra(operator)")
+    require_partition(partition, operator.space, "block_spectra(partition)")
     require_count(num_steps, "block_spectra(num_steps=...)", at_least=2)
     require_count(num_probes, "block_spectra(num_probes=...)", at_least=2)
     require_positive(width, "block_spectra(width=...)")
-    if partition.space != operator.space:
-        raise ShapeError(
-            "`block_spectra(operator, partition)` needs blocks of the operator's own space; got "
-            f"blocks of {partition.space!r}. Build the partition from `operator.space`."
-        )
     kinds = tuple(map(_kind, partition.names)) if kinds is None else tuple(kinds)
     if len(kinds) != len(partition):
         raise InvalidArgumentError(

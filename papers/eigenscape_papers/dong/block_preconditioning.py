@@ -14,11 +14,10 @@ from torch import Tensor
 from eigenscape.device import full_precision
 from eigenscape.errors import (
     InvalidArgumentError,
-    NotSymmetricError,
     require_count,
     require_positive,
 )
-from eigenscape.linalg import draw_probes, eigsh, spectral_density
+from eigenscape.linalg import draw_probes, eigsh, require_symmetric, spectral_density
 from eigenscape.operator import LinearOperator, require_operator
 from eigenscape.records import Columns, Picture, Record, Status
 from eigenscape.structure import jackknife
@@ -142,11 +141,7 @@ def block_preconditioning(
         (0.0, 100.0, 1.0)
     """
     require_operator(operator, "block_preconditioning(operator)")
-    if not operator.is_symmetric:
-        raise NotSymmetricError(
-            f"`block_preconditioning(operator)` needs a symmetric operator; got {operator!r}. Take "
-            "`0.5 * (A + A.T)`, or a curvature operator."
-        )
+    require_symmetric(operator, "block_preconditioning(operator)")
     require_positive(damping, "block_preconditioning(damping=...)")
     require_count(num_probes, "block_preconditioning(num_probes=...)", at_least=2)
     require_count(num_steps, "block_preconditioning(num_steps=...)", at_least=2)

@@ -5,6 +5,12 @@ from eigenscape_papers.wu.autocorrelation_study import AutocorrelationPart as Au
 from eigenscape_papers.wu.autocorrelation_study import RatioAlong as RatioAlong
 from eigenscape_papers.wu.autocorrelation_study import autocorrelation_part as autocorrelation_part
 from eigenscape_papers.wu.correspondence_study import CorrespondenceOfLayer as CorrespondenceOfLayer
+from eigenscape_papers.wu.eigenvector_correspondence import (
+    EigenvectorCorrespondence as EigenvectorCorrespondence,
+)
+from eigenscape_papers.wu.eigenvector_correspondence import (
+    eigenvector_correspondence as eigenvector_correspondence,
+)
 from eigenscape_papers.wu.full_approximation import FullApproximation as FullApproximation
 from eigenscape_papers.wu.full_approximation import full_approximation as full_approximation
 from eigenscape_papers.wu.logit_gradients import LogitGradients as LogitGradients
@@ -20,10 +26,12 @@ from eigenscape_papers.wu.spectra_study import gap_size as gap_size
 from eigenscape_papers.wu.two_layer_study import rectified_gap as rectified_gap
 
 __all__ = [
+    "EigenvectorCorrespondence",
     "FullApproximation",
     "LogitGradients",
     "OutputSpaceOverlap",
     "OverlapPrediction",
+    "eigenvector_correspondence",
     "full_approximation",
     "logit_gradients",
     "output_space_overlap",

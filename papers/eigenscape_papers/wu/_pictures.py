@@ -15,6 +15,7 @@ from eigenscape.records import (
     Panel,
     Picture,
     Points,
+    Raster,
     Rule,
     indices,
     layer_axis,
@@ -26,6 +27,7 @@ from eigenscape.records import (
 )
 
 if TYPE_CHECKING:
+    from eigenscape_papers.wu.eigenvector_correspondence import EigenvectorCorrespondence
     from eigenscape_papers.wu.full_approximation import FullApproximation
     from eigenscape_papers.wu.logit_gradients import LogitGradients
     from eigenscape_papers.wu.output_space import OutputSpaceOverlap
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _DEEP = 1e-12  # of the largest eigenvalue: below is rounding
+_CELLS = 200  # rows and columns of a matrix that are drawn
 
 
 def full_picture(record: "FullApproximation") -> Picture:
@@ -181,3 +184,45 @@ def prediction_picture(prediction: "OverlapPrediction") -> Picture:
         shows=f"{prediction.status.text} The rank is that of E[M]. "
         f"(t₁·t₁')² = {prediction.alignment:.3f}.",
     )
+
+
+def correspondence_picture(record: "EigenvectorCorrespondence") -> Picture:
+    """Draw both matrices; rows without anything to see are left out and counted."""
+    k = min(record.output.shape[1], _CELLS)
+    panels, notes = [], []
+    for matrix, letter, title in (
+        (record.output, "u", "outputs: ‖Mat(h)ᵀu‖²"),
+        (record.input, "v", "inputs: ‖Mat(h)v‖²"),
+    ):
+        count = min(len(matrix), max(k, 10), _CELLS)
+        cells = [numbers(row) for row in matrix[:count, :k]]
+        if count < len(matrix):
+            share = float(matrix[count:, :k].sum(0).mean())
+            notes.append(
+                f"Only the first {count} of {len(matrix)} {letter}: the others have {share:.2g} of "
+                "an eigenvector on average."
+            )
+        panels.append(
+            Panel(
+                [Raster(cells, "share", (0.0, 1.0))],
+                Axis("eigenvector h of the layer", ticks=_counted(k)),
+                Axis(f"eigenvector {letter}", ticks=_counted(count), downward=True),
+                title,
+            )
+        )
+    if k < record.output.shape[1]:
+        notes.append(f"Only the first {k} of {record.output.shape[1]} eigenvectors of the layer.")
+    return Picture(
+        "eigenvector-correspondence",
+        "What the eigenvectors of a layer are made of",
+        panels,
+        table_of(record),
+        tuple(notes),
+        shows="If H were E[M] ⊗ E[xxᵀ] each column would have one dark cell in either picture.",
+    )
+
+
+def _counted(count: int) -> list[tuple[float, str]]:
+    """Return about five ticks for cells that are counted from 1."""
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100) if count <= 5 * s or s == 100)
+    return [(0.0, "1"), *((float(i - 1), str(i)) for i in range(step, count + 1, step) if i > 1)]

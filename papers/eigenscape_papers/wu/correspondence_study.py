@@ -10,7 +10,6 @@ from functools import partial
 
 import torch
 
-from eigenscape.analyses import EigenvectorCorrespondence, eigenvector_correspondence
 from eigenscape.records import Axis, Panel, Picture, Raster, storable
 from eigenscape_papers.runner import (
     Cast,
@@ -30,6 +29,10 @@ from eigenscape_papers.runner import (
 )
 from eigenscape_papers.runner.orders import rank_correlation
 from eigenscape_papers.wu import networks as casts
+from eigenscape_papers.wu.eigenvector_correspondence import (
+    EigenvectorCorrespondence,
+    eigenvector_correspondence,
+)
 
 # Rows and columns that are drawn: m of them, within these ends. 120 is the m of fc1 of LeNet5.
 _LEAST, _MOST = 60, 120

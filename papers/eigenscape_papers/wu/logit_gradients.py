@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eigenscape.analyses import Slopes, all_slopes, weights_above
+from eigenscape.analyses import Slopes, all_slopes
 from eigenscape.curvature import matrix_layers
 from eigenscape.device import full_precision
 from eigenscape.errors import (
@@ -25,6 +25,7 @@ from eigenscape.errors import (
 from eigenscape.records import Columns, Picture, Record, Status
 from eigenscape.risk import Batch, CrossEntropy, EmpiricalRisk, Layer
 from eigenscape_papers.wu._pictures import logit_picture
+from eigenscape_papers.wu.weights_above import weights_above
 
 VARIABLES = ("parameters", "output")
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, overload
 import torch
 from torch import Tensor, nn
 
-from eigenscape.analyses import eigenspace_overlap, unit_vectors, weights_above
+from eigenscape.analyses import eigenspace_overlap
 from eigenscape.curvature import MOST_OUTPUTS, exact_roots, have_exact_roots, matrix_layers
 from eigenscape.device import eigh, full_precision
 from eigenscape.errors import EmptySelectionError, UnsupportedModelError, require_choice
@@ -28,6 +28,7 @@ from eigenscape.risk import (
     refuse_recomputed,
 )
 from eigenscape_papers.wu._pictures import output_space_picture
+from eigenscape_papers.wu.weights_above import unit_vectors, weights_above
 
 SPACES = ("weights", "firing", "gradients")
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from eigenscape.curvature import KroneckerHessian
-from eigenscape.records import Line, Note, Points, Rule
+from eigenscape.curvature import KroneckerHessian, LayerHessian
+from eigenscape.linalg import eigsh
+from eigenscape.records import Line, Note, Points, Raster, Rule
 from eigenscape.report import draw, write_figures
 from eigenscape.report._plotly import plots
 from eigenscape_papers.theory import (
@@ -22,6 +23,7 @@ from eigenscape_papers.theory import (
     limit_output_hessian,
 )
 from eigenscape_papers.wu import (
+    eigenvector_correspondence,
     full_approximation,
     logit_gradients,
     output_space_overlap,
@@ -33,9 +35,11 @@ from tests.analyses.layers.test__pictures import LAYER, marks, picture, small_ri
 def records() -> dict[str, Any]:
     one, two = small_risk(0), small_risk(1)
     factors = [KroneckerHessian(risk, LAYER) for risk in (one, two)]
+    pairs = eigsh(LayerHessian(one, LAYER), num_pairs=8)
     draws = torch.Generator().manual_seed(2)
     W1, W2 = torch.randn(12, 40, generator=draws), torch.randn(3, 12, generator=draws)
     return {
+        "EigenvectorCorrespondence": eigenvector_correspondence(pairs, factors[0]),
         "OverlapPrediction": overlap_prediction(*factors, num_vectors=12, num_inputs=3),
         "FullApproximation": full_approximation(one, num_pairs=4),
         "FullApproximation of G": full_approximation(one, num_pairs=4, matrix="gauss_newton"),
@@ -156,3 +160,27 @@ def test_gaps_of_random_networks(made: dict[str, Any]) -> None:
         assert marks(record, 0, Rule)[0].at == 2.5
     bars = picture(made["TwoLayerHessian"]).panels[1].marks[0]
     assert sum(bars.heights) == 12
+
+
+def test_correspondences_are_rasters_counted_from_one(made: dict[str, Any]) -> None:
+    record = made["EigenvectorCorrespondence"]
+    for panel, matrix in enumerate((record.output, record.input)):
+        (raster,) = marks(record, panel, Raster)
+        assert raster.values == matrix.tolist()
+        assert raster.limits == (0.0, 1.0)
+        assert (picture(record).panels[panel].y.ticks or [])[0] == (0.0, "1")
+    assert picture(record).notes == ()
+
+
+def test_rows_that_are_left_out_are_counted(made: dict[str, Any]) -> None:
+    found = made["EigenvectorCorrespondence"]
+    tall = torch.zeros(300, 8)
+    tall[0], tall[299] = 0.75, 0.25
+    note = picture(dataclasses.replace(found, input=tall)).notes
+    assert note == (
+        "Only the first 10 of 300 v: the others have 0.25 of an eigenvector on average.",
+    )
+    wide = dataclasses.replace(found, output=torch.rand(4, 250), input=torch.rand(3, 250))
+    (raster,) = marks(wide, 0, Raster)
+    assert len(raster.values[0]) == 200
+    assert picture(wide).notes == ("Only the first 200 of 250 eigenvectors of the layer.",)

@@ -13,14 +13,13 @@ from eigenscape.analyses import (
     autocorrelation,
     autocorrelations,
     eigenspace_overlap,
-    eigenvector_correspondence,
     eigenvector_rank,
     kronecker_fit,
 )
 from eigenscape.curvature import KroneckerHessian, LayerHessian
 from eigenscape.linalg import eigsh
 from eigenscape.records import SERIES
-from eigenscape.records.pictures import Line, Picture, Points, Raster, Rule
+from eigenscape.records.pictures import Line, Picture, Points, Rule
 from eigenscape.report import draw
 from eigenscape.report._plotly import plots
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
@@ -46,7 +45,6 @@ def records() -> dict[str, Any]:
         "Autocorrelation": autocorrelation(one, "2"),
         "Autocorrelations": autocorrelations(one),
         "EigenspaceOverlap": eigenspace_overlap(*pairs),
-        "EigenvectorCorrespondence": eigenvector_correspondence(pairs[0], factors[0]),
         "EigenvectorRank": eigenvector_rank(pairs[0], factors[0]),
         "KroneckerFit": kronecker_fit(one, LAYER, num_pairs=4),
     }
@@ -95,30 +93,6 @@ def test_overlaps_and_chance(made: dict[str, Any]) -> None:
         bottom, top = picture(found).panels[0].y.limits or (1.0, 0.0)
         assert bottom == 0.0
         assert max(found.overlaps) <= top <= max(1.05, 1.5 * float(max(found.overlaps)))
-
-
-def test_correspondences_are_rasters_counted_from_one(made: dict[str, Any]) -> None:
-    record = made["EigenvectorCorrespondence"]
-    for panel, matrix in enumerate((record.output, record.input)):
-        (raster,) = marks(record, panel, Raster)
-        assert raster.values == matrix.tolist()
-        assert raster.limits == (0.0, 1.0)
-        assert (picture(record).panels[panel].y.ticks or [])[0] == (0.0, "1")
-    assert picture(record).notes == ()
-
-
-def test_rows_that_are_left_out_are_counted(made: dict[str, Any]) -> None:
-    found = made["EigenvectorCorrespondence"]
-    tall = torch.zeros(300, 8)
-    tall[0], tall[299] = 0.75, 0.25
-    note = picture(dataclasses.replace(found, input=tall)).notes
-    assert note == (
-        "Only the first 10 of 300 v: the others have 0.25 of an eigenvector on average.",
-    )
-    wide = dataclasses.replace(found, output=torch.rand(4, 250), input=torch.rand(3, 250))
-    (raster,) = marks(wide, 0, Raster)
-    assert len(raster.values[0]) == 200
-    assert picture(wide).notes == ("Only the first 200 of 250 eigenvectors of the layer.",)
 
 
 def test_ranks_stand_beside_those_of_random_vectors(made: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ def test_another_network_budget_or_seed_is_another_analysis() -> None:
 
 
 def test_eigenvectors_that_are_too_large_are_left_out() -> None:
-    found = _parts.spectrum(risk_of(), "Hessian", QUICK, 3, 0)(None, None)
+    found = _parts.Measure(risk_of(), QUICK, 0).spectrum("Hessian", 3, None, None)
     whole = found.largest.vectors.numel() * found.largest.vectors.element_size()
     assert _parts.slim(found, whole).largest.vectors.shape == found.largest.vectors.shape
     assert _parts.slim(found, whole - 1).largest.vectors.shape == (found.size, 0)
@@ -42,7 +42,7 @@ def test_eigenvectors_that_are_too_large_are_left_out() -> None:
 def test_other_samples_are_looked_at_as_the_first_were() -> None:
     budget = dataclasses.replace(QUICK, num_steps=43, num_probes=8, tolerance=1e-6)
     risk = risk_of()
-    other = _parts.others(risk, budget, 30, 0)(None, None)
+    other = _parts.Measure(risk, budget, 0).others(30, None, None)
     chosen = other.subsample.numbers
     assert len(chosen) == 30
     own = es.EmpiricalRisk(risk.module, es.CrossEntropy(), (X[chosen], Y[chosen]))
@@ -54,4 +54,4 @@ def test_other_samples_are_looked_at_as_the_first_were() -> None:
 
 def test_where_all_samples_were_looked_at_there_are_no_others() -> None:
     with pytest.raises(EmptySelectionError, match="no other samples"):
-        _parts.others(risk_of(), QUICK, 70, 0)(None, None)
+        _parts.Measure(risk_of(), QUICK, 0).others(70, None, None)

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import eigenscape as es
 from eigenscape.analyses import Plan, Point, Stage, point
 from eigenscape.analyses.whole._budget import BUDGETS, STAGES
-from eigenscape.analyses.whole._stages import StageStore
+from eigenscape.analyses.whole._stages import StageStore, can_do_without, reason_of
 from eigenscape.errors import CheckpointError, UnsupportedModelError
 from eigenscape.records import Progress, Status
 from tests.small_net import X, Y, net
@@ -84,3 +85,17 @@ def test_progress_goes_on_past_a_failed_stage() -> None:
     done = [step.done for step in seen]
     assert done == sorted(done)
     assert done[-1] == 1000
+
+
+def test_only_damaged_files_and_the_like_end_everything() -> None:
+    for error in (UnsupportedModelError("no"), RuntimeError("no"), MemoryError()):
+        assert can_do_without(error)
+    for error in (CheckpointError("damaged"), OSError(28, "No space left"), UserWarning("w")):
+        assert not can_do_without(error)
+
+
+def test_reasons_are_our_own_words_or_the_name_of_the_error() -> None:
+    assert reason_of(UnsupportedModelError("Two\n lines.")) == "Two lines."
+    assert reason_of(ZeroDivisionError("division")) == "ZeroDivisionError: division"
+    assert reason_of(torch.OutOfMemoryError("CUDA")).startswith("The memory was not enough")
+    assert "MemoryError" in reason_of(MemoryError())

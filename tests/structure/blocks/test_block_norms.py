@@ -212,7 +212,7 @@ def test_refusals() -> None:
         squared_block_norms(A, partition, num_products=7, method="masked")
     with pytest.raises(InvalidArgumentError, match="method"):
         squared_block_norms(A, partition, num_products=7, method="mask")
-    with pytest.raises(ShapeError, match="blocks of its own space"):
+    with pytest.raises(ShapeError, match="must divide the operator's own space"):
         squared_block_norms(A, blocks((5, 5)), num_products=7)
     with pytest.raises(ShapeError, match="square operator"):
         squared_block_norms(Dense(matrix(19)[:4]), partition, num_products=7)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eigenscape.analyses.layers._orthonormal import require_orthonormal
-from eigenscape.analyses.layers._pictures import correspondence_picture
+from eigenscape.analyses import require_orthonormal
 from eigenscape.curvature import KroneckerHessian
 from eigenscape.device import eigh, full_precision
 from eigenscape.errors import ShapeError
 from eigenscape.records import Columns, EigenPairs, Picture, Record, Status
+from eigenscape_papers.wu._pictures import correspondence_picture
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import eigenscape as es
-from eigenscape.analyses import eigenvector_correspondence
 from eigenscape.curvature import KroneckerHessian, LayerHessian
 from eigenscape.errors import InvalidArgumentError, ShapeError
+from eigenscape_papers.wu import eigenvector_correspondence
 
 N = 9
 
