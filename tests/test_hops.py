@@ -10,7 +10,6 @@ from torch import nn
 
 import eigenscape
 from eigenscape import CrossEntropy, EmpiricalRisk, Hessian
-from eigenscape.curvature import LayerHessian
 
 ROOT = Path(eigenscape.__file__).parent
 MOST_FILES = 7
@@ -57,13 +56,3 @@ def test_a_warm_product_passes_through_few_files(representation: str) -> None:
     assert files[:2] == ["operator/linear_operator.py", "curvature/network_matrix.py"]
     assert len(files) <= MOST_FILES, files
     assert len(cold) > MOST_FILES  # the count sees what is there
-
-
-def test_so_does_a_product_with_a_layer() -> None:
-    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
-    data = torch.randn(11, 4), torch.arange(11) % 3
-    risk = EmpiricalRisk(model, CrossEntropy(), data)
-    H = LayerHessian(risk, "0", representation="factors")
-    v = torch.ones(H.shape[0])
-    _ = H @ v
-    assert len(files_of(lambda: H @ v)) <= MOST_FILES

@@ -99,7 +99,7 @@ class Fisher(NetworkMatrix):
 
 def _of_labels(risk: EmpiricalRisk, output: Tensor, batch: Batch) -> OutputProduct:
     """Return the product with r rᵀ, r the output gradients of the data's labels."""
-    return _squares(risk, output, batch, risk.loss.residual(output, batch.target)[None])
+    return _squares(risk, output, batch, risk.loss.output_gradient(output, batch.target)[None])
 
 
 def _of_draws(
@@ -107,7 +107,9 @@ def _of_draws(
 ) -> OutputProduct:
     """Return the mean product with r rᵀ over labels drawn from the model."""
     noises = (sample_noise(batch, draw, seed, risk.device) for draw in range(num_samples))
-    r = torch.stack([risk.loss.sample_residual(output, batch.target, noise) for noise in noises])
+    r = torch.stack(
+        [risk.loss.drawn_output_gradient(output, batch.target, noise) for noise in noises]
+    )
     return _squares(risk, output, batch, r)
 
 

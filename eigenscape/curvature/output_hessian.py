@@ -295,7 +295,7 @@ def output_roots(
     if num_samples is None:
         return exact_roots(risk, z, batch)
     noises = (sample_noise(batch, draw, seed, z.device) for draw in range(num_samples))
-    drawn = [risk.loss.sample_residual(z, batch.target, noise) for noise in noises]
+    drawn = [risk.loss.drawn_output_gradient(z, batch.target, noise) for noise in noises]
     return [residual / num_samples**0.5 for residual in drawn]
 
 

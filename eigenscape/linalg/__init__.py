@@ -8,7 +8,6 @@ from eigenscape.linalg._pictures import is_zero as is_zero
 from eigenscape.linalg._pictures import one_eigenvalue as one_eigenvalue
 from eigenscape.linalg._pictures import zero_marks as zero_marks
 from eigenscape.linalg._products import require_partition as require_partition
-from eigenscape.linalg._products import require_square as require_square
 from eigenscape.linalg._products import require_symmetric as require_symmetric
 from eigenscape.linalg._trace_methods import Hutchinson as Hutchinson
 from eigenscape.linalg._trace_methods import HutchPlusPlus as HutchPlusPlus

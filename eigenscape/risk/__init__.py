@@ -1,5 +1,6 @@
 """The function whose curvature is studied: the only place where a user's world meets ours."""
 
+from eigenscape.risk.as_loss import as_loss as as_loss
 from eigenscape.risk.batch import Batch as Batch
 from eigenscape.risk.batch import explained as explained
 from eigenscape.risk.batch import logits_of as logits_of
@@ -34,7 +35,6 @@ from eigenscape.risk.losses import Loss as Loss
 from eigenscape.risk.losses import Noise as Noise
 from eigenscape.risk.losses import OutputProduct as OutputProduct
 from eigenscape.risk.losses import SquaredError as SquaredError
-from eigenscape.risk.losses import as_loss as as_loss
 from eigenscape.risk.model_loss import ModelLoss as ModelLoss
 from eigenscape.risk.model_loss import label_keyword as label_keyword
 from eigenscape.risk.model_loss import makes_decoder_inputs as makes_decoder_inputs

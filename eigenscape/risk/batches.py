@@ -24,7 +24,8 @@ from eigenscape.errors import (
 )
 from eigenscape.parallel import Ranks
 from eigenscape.risk.batch import Batch, checksum, odd_shape, parse, sliced, split, tensors_in
-from eigenscape.risk.borrowed import address_of, memory_of
+from eigenscape.risk.borrowed import memory_of
+from eigenscape.risk.changes import address_of
 
 # Samples per batch where the data come without batches and the model does not say more: large
 # enough for full GEMMs, small enough that activations stay in the hundreds of megabytes.

@@ -56,14 +56,6 @@ def is_plain(tensor: Tensor) -> bool:
     return has_entries and type(tensor) in (Tensor, nn.Parameter, nn.Buffer)
 
 
-def address_of(tensor: Tensor) -> int:
-    """Return where a tensor's entries lie; of one without such a place, what tells it apart."""
-    try:
-        return tensor.data_ptr()
-    except (RuntimeError, NotImplementedError):  # sparse, or wrapped by a transform
-        return id(tensor)
-
-
 def memory_of(tensor: Tensor) -> tuple[int, int]:
     """Return where the memory that a tensor looks at begins, and its size in bytes."""
     try:

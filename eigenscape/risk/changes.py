@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from eigenscape.risk.borrowed import address_of, as_integers, is_plain
+from eigenscape.risk.borrowed import as_integers, is_plain
 
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
 _SKIPPED = (types.ModuleType, torch.Generator, torch.jit.ScriptFunction, Enum)
@@ -34,6 +34,14 @@ _MISSING = object()
 
 # Where something is held: the `id` of a container, function cell or class, and a name in it.
 Place: TypeAlias = tuple[int, object]
+
+
+def address_of(tensor: Tensor) -> int:
+    """Return where a tensor's entries lie; of one without such a place, what tells it apart."""
+    try:
+        return tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse, or wrapped by a transform
+        return id(tensor)
 
 
 class Contents:

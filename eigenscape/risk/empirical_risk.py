@@ -18,6 +18,7 @@ from eigenscape.device import full_precision
 from eigenscape.errors import NonFiniteError, ShapeError, require_choice
 from eigenscape.parallel import Ranks
 from eigenscape.risk import first_look
+from eigenscape.risk.as_loss import as_loss
 from eigenscape.risk.batch import Batch, explained, inputs_kept
 from eigenscape.risk.batches import BatchSource
 from eigenscape.risk.borrowed import state_of
@@ -26,7 +27,7 @@ from eigenscape.risk.evaluation import derivatives_explained, evaluation
 from eigenscape.risk.guard import Guard
 from eigenscape.risk.leaves import Params, flat_gradient, is_leaf, leaf_copies
 from eigenscape.risk.loss_choice import LossChoice, choose
-from eigenscape.risk.losses import Loss, as_loss
+from eigenscape.risk.losses import Loss
 from eigenscape.risk.model_loss import read
 from eigenscape.risk.parameters import (
     checked_autocast,

@@ -7,16 +7,15 @@ Letters: z output of the network, y target, ℓ one term, p = softmax(z) or σ(z
 r = ∂ℓ/∂z, t a tangent at the output.
 """
 
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from eigenscape.errors import (
     InvalidArgumentError,
@@ -33,7 +32,13 @@ OutputProduct = Callable[[Tensor], Tensor]
 
 
 class Loss(ABC):
-    """A loss that knows the sum of its terms, their number, and its curvature at the output."""
+    """A loss that knows the sum of its terms, their number, and its curvature at the output.
+
+    Attributes:
+        obstacle: Why it is no known function of the output; empty where it is one.
+    """
+
+    obstacle: ClassVar[str] = ""
 
     @abstractmethod
     def total(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +49,7 @@ class Loss(ABC):
         """Return the function t ↦ ∇²_z (sum of terms) · t, with all that is fixed done once."""
 
     @abstractmethod
-    def sample_residual(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
+    def drawn_output_gradient(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
         """Return r for labels drawn from the model itself.
 
         `noise(shape)` gives uniform numbers in (0, 1); the loss asks for one number per draw.
@@ -54,8 +59,10 @@ class Loss(ABC):
     def term_dims(self, output: Tensor, target: Tensor) -> tuple[int, ...]:
         """Return the dimensions of the output that belong to one and the same term."""
 
-    def residual(self, output: Tensor, target: Tensor) -> Tensor:
+    def output_gradient(self, output: Tensor, target: Tensor) -> Tensor:
         """Return r = ∂(sum of terms)/∂z, detached."""
+        if self.obstacle:
+            raise UnsupportedModelError(self.obstacle)
         leaf = output.detach().requires_grad_()
         with torch.enable_grad():
             total, _ = self.total(leaf, target)
@@ -136,7 +143,7 @@ class CrossEntropy(Loss):
 
         return product
 
-    def sample_residual(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
+    def drawn_output_gradient(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
         """Return √s (p − onehot(ŷ)) with ŷ drawn from p by inverting its distribution function."""
         z, y, is_index = self.aligned(output, target)
         p = z.detach().softmax(1)
@@ -244,7 +251,7 @@ class SquaredError(Loss):
         """Return t ↦ 2·factor·t."""
         return lambda tangent: 2 * self.factor * tangent
 
-    def sample_residual(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
+    def drawn_output_gradient(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
         """Return r for ŷ drawn from N(z, 1/(2·factor))."""
         normal: Tensor = torch.special.ndtri(noise(output.shape)).to(output)
         return math.sqrt(2 * self.factor) * normal
@@ -287,7 +294,7 @@ class BinaryCrossEntropy(Loss):
         curvature = self._term_weights(output.detach(), target) * p * (1 - p)
         return lambda tangent: curvature * tangent
 
-    def sample_residual(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
+    def drawn_output_gradient(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
         """Return √s (p − ŷ) with ŷ drawn from p, each element on its own."""
         p = output.detach().sigmoid()
         drawn = (noise(output.shape).to(p.device) < p.double()).to(p)
@@ -368,7 +375,7 @@ class CallableLoss(Loss):
 
         return product
 
-    def sample_residual(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
+    def drawn_output_gradient(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
         """Refuse: a bare function does not say which distribution labels come from."""
         raise UnsupportedModelError(
             "`Fisher` with drawn labels needs a loss with a likelihood: CrossEntropy, SquaredError "
@@ -378,70 +385,6 @@ class CallableLoss(Loss):
     def term_dims(self, output: Tensor, target: Tensor) -> tuple[int, ...]:
         """Return all dimensions but the first: a term is a sample."""
         return tuple(range(1, output.ndim))
-
-
-def as_loss(loss: Any, reduction: str = "mean") -> Loss:
-    """Return a `Loss` for anything a user may bring.
-
-    Args:
-        loss: One of ours, one of PyTorch's (four are translated, so that they are normalised over
-            all data), or any callable of (output, target).
-        reduction: That of the risk.
-
-    Returns:
-        The loss.
-
-    Raises:
-        WrongTypeError: If it is not callable, or is a class instead of an object.
-        InvalidArgumentError: If a PyTorch loss is a sum and the risk is none, or has weights.
-
-    Examples:
-        >>> as_loss(nn.MSELoss())
-        SquaredError(factor=1.0, average='elements')
-    """
-    if isinstance(loss, Loss):
-        return loss
-    if isinstance(loss, type):
-        what = f"needs a loss object; got the class {loss.__name__}. Write `{loss.__name__}()`."
-        raise WrongTypeError(f"`EmpiricalRisk(loss=...)` {what}")
-    known = isinstance(loss, nn.CrossEntropyLoss | nn.MSELoss | nn.BCEWithLogitsLoss | nn.NLLLoss)
-    is_sum = isinstance(loss, nn.Module) and getattr(loss, "reduction", None) == "sum"
-    if is_sum and not (known and reduction == "sum"):
-        raise InvalidArgumentError(
-            f"`{type(loss).__name__}(reduction='sum')` is ambiguous over batches. Leave the mean "
-            "here, and use `EmpiricalRisk(..., reduction='sum')` to sum over all data."
-        )
-    if known:
-        return _translated(loss)
-    if callable(loss):
-        return CallableLoss(loss)
-    raise WrongTypeError(
-        "`EmpiricalRisk(loss=...)` needs a loss such as `CrossEntropy()` or a function of "
-        f"(output, target); got {type(loss).__name__}."
-    )
-
-
-def _translated(loss: nn.Module) -> Loss:
-    if isinstance(loss, nn.CrossEntropyLoss):
-        # PyTorch's convention, so that (n, c, d) outputs are never read the other way round.
-        return CrossEntropy(loss.weight, loss.ignore_index, loss.label_smoothing, 1, False)
-    if isinstance(loss, nn.MSELoss):
-        return SquaredError(factor=1.0, average="elements")
-    if isinstance(loss, nn.NLLLoss):
-        return CallableLoss(functools.partial(_log_likelihood, loss), takes_whole=False)
-    if loss.weight is not None:
-        raise InvalidArgumentError(
-            "`BCEWithLogitsLoss(weight=...)` weighs elements by position. Use `positive_weight=` "
-            "of `BinaryCrossEntropy`, or return the pair (sum of terms, number of terms)."
-        )
-    return BinaryCrossEntropy(loss.pos_weight)
-
-
-def _log_likelihood(loss: nn.NLLLoss, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    weight = None if loss.weight is None else loss.weight.to(output)
-    total = F.nll_loss(output, target, weight, ignore_index=loss.ignore_index, reduction="sum")
-    kept = target[target != loss.ignore_index]
-    return total, _number(kept.numel()) if weight is None else weight[kept].double().sum()
 
 
 def _slope(total: Tensor, leaf: Tensor, *, create_graph: bool) -> Tensor:

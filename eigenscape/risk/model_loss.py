@@ -21,6 +21,15 @@ IGNORED = -100
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 
 
+def _no_curvature(what: str) -> str:
+    return (
+        f"{what} need a loss that is a known function of the model's output; the loss that the "
+        "model returns itself is not the cross-entropy of its logits alone. Use `Hessian(risk)`, "
+        "or choose `CrossEntropy(next_token=...)` (`--loss next-token` or `same-token`), which "
+        "leaves out what the model adds."
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class ModelLoss(Loss):
     """The loss that the model returns, as `.loss`, as `["loss"]`, or as the one number.
@@ -37,6 +46,7 @@ class ModelLoss(Loss):
     """
 
     count: str | None = None
+    obstacle = _no_curvature("Parts of the Hessian")
 
     def __post_init__(self) -> None:
         """Refuse a count that has no meaning."""
@@ -59,26 +69,13 @@ class ModelLoss(Loss):
         """Refuse: what the model returns is its loss, and no output from which the loss is made."""
         raise UnsupportedModelError(_no_curvature("Gauss-Newton and Fisher matrices"))
 
-    def residual(self, output: Tensor, target: Tensor) -> Tensor:
-        """Refuse, as `hessian_at`."""
-        raise UnsupportedModelError(_no_curvature("Parts of the Hessian"))
-
-    def sample_residual(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
+    def drawn_output_gradient(self, output: Tensor, target: Tensor, noise: Noise) -> Tensor:
         """Refuse, as `hessian_at`."""
         raise UnsupportedModelError(_no_curvature("Fisher matrices"))
 
     def term_dims(self, output: Tensor, target: Tensor) -> tuple[int, ...]:
         """Refuse, as `hessian_at`."""
         raise UnsupportedModelError(_no_curvature("Single terms"))
-
-
-def _no_curvature(what: str) -> str:
-    return (
-        f"{what} need a loss that is a known function of the model's output; the loss that the "
-        "model returns itself is not the cross-entropy of its logits alone. Use `Hessian(risk)`, "
-        "or choose `CrossEntropy(next_token=...)` (`--loss next-token` or `same-token`), which "
-        "leaves out what the model adds."
-    )
 
 
 def number_of(target: Any, count: str) -> int:

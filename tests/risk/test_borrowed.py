@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from eigenscape.risk import memory_of
 from eigenscape.risk.borrowed import (
-    address_of,
     as_integers,
     borrowed,
     parts_of,
@@ -18,6 +17,7 @@ from eigenscape.risk.borrowed import (
     tensor_slots,
     written_among,
 )
+from eigenscape.risk.changes import address_of
 
 
 class Busy(nn.Module):

@@ -22,7 +22,6 @@ from eigenscape.risk import (
     CrossEntropy,
     Loss,
     SquaredError,
-    as_loss,
 )
 from eigenscape.testing import dense_hessian
 from tests.oracles.memory import Live
@@ -189,7 +188,7 @@ def test_residual_is_the_slope(name: str) -> None:
     loss, z, y, mean = EXACT[name]
     leaf = z.clone().requires_grad_()
     (slope,) = torch.autograd.grad(mean(leaf, y) * loss.total(z, y)[1], leaf)
-    found = loss.residual(z, y)
+    found = loss.output_gradient(z, y)
     assert not found.requires_grad
     torch.testing.assert_close(found, slope, atol=1e-14, rtol=1e-13)
 
@@ -237,7 +236,7 @@ def test_drawn_residuals_have_the_curvature_as_second_moment(name: str) -> None:
     loss, z, y, _ = EXACT[name]
     generator = torch.Generator().manual_seed(7)
     noise = lambda shape: torch.rand(shape, generator=generator, dtype=torch.float64)
-    r = torch.stack([loss.sample_residual(z, y, noise).reshape(-1) for _ in range(2000)])
+    r = torch.stack([loss.drawn_output_gradient(z, y, noise).reshape(-1) for _ in range(2000)])
     limit = lambda x: 5 * x.std(0) / len(x) ** 0.5 + 1e-12
     assert (r.mean(0).abs() <= limit(r)).all()
     product = loss.hessian_at(z, y)
@@ -252,10 +251,10 @@ def test_drawn_residuals_have_the_curvature_as_second_moment(name: str) -> None:
 def test_extreme_noise_draws_existing_classes() -> None:
     z, y = torch.tensor([[0.0, 40.0, -40.0]]), torch.tensor([0])
     for u in (1e-16, 0.5, 1 - 1e-16):
-        r = CrossEntropy().sample_residual(z, y, lambda shape, u=u: torch.full(shape, u))
+        r = CrossEntropy().drawn_output_gradient(z, y, lambda shape, u=u: torch.full(shape, u))
         assert r.isfinite().all()
         assert float(r.sum().abs()) < 1e-12
-    r = SquaredError().sample_residual(z, z, lambda shape: torch.full(shape, 1 - 1e-16))
+    r = SquaredError().drawn_output_gradient(z, z, lambda shape: torch.full(shape, 1 - 1e-16))
     assert r.isfinite().all()
 
 
@@ -263,9 +262,9 @@ def test_batches_without_terms_count_for_nothing() -> None:
     y = torch.full((3,), -100)
     total, count = CrossEntropy(W).total(logits(3, 4), y)
     assert (float(total), float(count)) == (0.0, 0.0)
-    assert not CrossEntropy(W).residual(logits(3, 4), y).any()
+    assert not CrossEntropy(W).output_gradient(logits(3, 4), y).any()
     constant = CallableLoss(lambda z, t: (torch.zeros(()), len(t)))
-    assert not constant.residual(logits(3, 4), y).any()
+    assert not constant.output_gradient(logits(3, 4), y).any()
     assert not constant.hessian_at(logits(3, 4), y)(logits(3, 4)).any()
 
 
@@ -390,7 +389,7 @@ def test_data_that_do_not_fit(
 
 def test_a_function_has_no_likelihood() -> None:
     with pytest.raises(UnsupportedModelError, match="needs a loss with a likelihood"):
-        CallableLoss(F.mse_loss).sample_residual(logits(2, 2), logits(2, 2), torch.rand)
+        CallableLoss(F.mse_loss).drawn_output_gradient(logits(2, 2), logits(2, 2), torch.rand)
 
 
 def test_a_sum_of_pytorch_is_taken_where_the_risk_is_a_sum() -> None:

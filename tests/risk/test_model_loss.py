@@ -90,7 +90,7 @@ def test_each_loss_reads_its_own() -> None:
 
 
 def test_curvature_at_the_output_is_refused() -> None:
-    for call in (ModelLoss().hessian_at, ModelLoss().residual, ModelLoss().term_dims):
+    for call in (ModelLoss().hessian_at, ModelLoss().output_gradient, ModelLoss().term_dims):
         with pytest.raises(UnsupportedModelError, match="Use `Hessian"):
             call(ONE, LABELS)
 

@@ -37,7 +37,7 @@ class HessianGraph(BatchProduct):
             if fixed_output_gradient:
                 head = output_of(risk, params, batch, "Residual")
                 with risk.inside({}):
-                    seed = risk.loss.residual(head, batch.target)
+                    seed = risk.loss.output_gradient(head, batch.target)
             else:
                 head, seed = risk.total(params, batch)[0], None
             self._gradients = gradients(head, self._leaves, seed, create_graph=True)

@@ -90,7 +90,7 @@ class Program:
         values = self._staged.run(_VALUES, [*theta, *others], {})
         z = values[self._z]
         with risk.inside({}):
-            r = [] if self._kind == "gauss-newton" else [risk.loss.residual(z, batch.target)]
+            r = [] if self._kind == "gauss-newton" else [risk.loss.output_gradient(z, batch.target)]
         known = {name: values.pop(name) for name in list(values) if name in self._lasting}
         known |= self._staged.run(_SLOPES, r, known, spent=values)
         return z, {name: value for name, value in known.items() if name in self._lasting}

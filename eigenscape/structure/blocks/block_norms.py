@@ -28,8 +28,8 @@ from eigenscape.errors import (
     require_choice,
     require_count,
 )
-from eigenscape.linalg import draw_probes, require_partition, require_square
-from eigenscape.operator import LinearOperator, require_operator
+from eigenscape.linalg import draw_probes, require_partition
+from eigenscape.operator import LinearOperator, require_operator, require_square
 from eigenscape.records import Columns, Picture, ProgressCallback, Record, Status, Ticker
 from eigenscape.space import Partition
 from eigenscape.structure.blocks._pictures import norms_picture

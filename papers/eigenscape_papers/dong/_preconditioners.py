@@ -73,12 +73,8 @@ class Approximate(WrappedOperator):
     """B, in the space of the operator that it approximates."""
 
     def __init__(self, inner: LinearOperator, pieces: Sequence[Piece], what: str) -> None:
-        super().__init__(inner)
+        super().__init__(inner, is_symmetric=True)
         self.pieces, self.what = pieces, what
-
-    @property
-    def is_symmetric(self) -> bool:
-        return True
 
     def matmat(self, X: Tensor) -> Tensor:
         total = torch.zeros_like(X)

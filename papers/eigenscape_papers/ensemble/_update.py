@@ -51,11 +51,23 @@ class Update(ABC):
         self._theta.addcmul_(direction, self._rate, value=-1)
 
 
+def _sgd_state(rule: SGD, theta: Tensor) -> dict[str, Tensor]:
+    return {"momentum": torch.zeros_like(theta)} if rule.momentum else {}
+
+
+def _adam_state(theta: Tensor) -> dict[str, Tensor]:
+    return {
+        "mean": torch.zeros_like(theta),
+        "square": torch.zeros_like(theta),
+        "steps": torch.zeros((), dtype=torch.float64, device=theta.device),
+    }
+
+
 class _SGD(Update):
     def __init__(self, rule: SGD, theta: Tensor) -> None:
         super().__init__(theta)
         self._rule = rule
-        self.state = {"momentum": torch.zeros_like(theta)} if rule.momentum else {}
+        self.state = _sgd_state(rule, theta)
 
     def step(self, grads: Sequence[Tensor]) -> None:
         rule = self._rule
@@ -71,11 +83,7 @@ class _Adam(Update):
     def __init__(self, rule: Adam, theta: Tensor) -> None:
         super().__init__(theta)
         self._rule = rule
-        self.state = {
-            "mean": torch.zeros_like(theta),
-            "square": torch.zeros_like(theta),
-            "steps": torch.zeros((), dtype=torch.float64, device=theta.device),
-        }
+        self.state = _adam_state(theta)
 
     def step(self, grads: Sequence[Tensor]) -> None:
         rule, t = self._rule, self.state["steps"].add_(1)
@@ -105,11 +113,12 @@ class _RMSprop(Update):
         self._move(direction)
 
 
-class _FusedSGD(_SGD):
+class _FusedSGD(Update):
     """The same in one kernel, which takes parameters one by one and a float32 learning rate."""
 
     def __init__(self, rule: SGD, theta: Tensor, split: Split) -> None:
-        super().__init__(rule, theta)
+        super().__init__(theta)
+        self._rule, self.state = rule, _sgd_state(rule, theta)
         self._parts = split(theta)
         self._momenta = split(self.state["momentum"]) if rule.momentum else []
 
@@ -129,11 +138,12 @@ class _FusedSGD(_SGD):
         )
 
 
-class _FusedAdam(_Adam):
+class _FusedAdam(Update):
     """The same in one kernel; its count of steps is one float32 number per parameter."""
 
     def __init__(self, rule: Adam, theta: Tensor, split: Split) -> None:
-        super().__init__(rule, theta)
+        super().__init__(theta)
+        self._rule, self.state = rule, _adam_state(theta)
         self._parts = split(theta)
         self._means, self._squares = split(self.state["mean"]), split(self.state["square"])
         # float32 counts exactly to 16 million, and PyTorch's own counter is one.

@@ -71,7 +71,14 @@ class Anyhow(Choice):
 
     name, kind, budget = "MyHessian", "hessian", 2**30
     settings = ()
-    plan = Plan("MyHessian", (Candidate("written down"),), "written down", 1, "the only one", {})
+    plan = Plan(
+        "MyHessian",
+        (Candidate("written down"),),
+        "written down",
+        1,
+        "the only one",
+        {"written down": 0.1},
+    )
 
     def __init__(self, risk: EmpiricalRisk, representation: type[Any] = WrittenDown) -> None:
         self.risk, self._kind = risk, representation
@@ -127,7 +134,7 @@ def test_what_is_kept_follows_the_parameters_and_the_function() -> None:
 def test_a_product_that_is_not_finite_is_refused() -> None:
     choice = Anyhow(risk_of(mlp(4, 5, 3)))
     H = MyHessian(choice)
-    v = torch.full((choice.risk.space.size,), 1e308, dtype=torch.float64)
+    v = torch.full((choice.risk.space.size,), float("inf"), dtype=torch.float64)
     with pytest.raises(NonFiniteError, match="A product with MyHessian is NaN or infinite"):
         H @ v
 
