@@ -22,6 +22,7 @@ from eigenscape.risk import (
     CrossEntropy,
     Loss,
     SquaredError,
+    as_loss,
 )
 from eigenscape.testing import dense_hessian
 from tests.oracles.memory import Live
