@@ -254,10 +254,10 @@ def check_representation(
 ) -> None:
     """Compare an object that multiplies rows for a whole matrix with that matrix.
 
-    Such an object has three methods: `multiply(rows)` takes rows (k, n) and returns their products
-    (k, n), sums over the batches of this process that are not divided by anything;
-    `memory(num_columns)` says in whole bytes what is `kept` between products and what is `working`
-    during one of so many; `forget()` drops all that belongs to the parameters as they were.
+    Such an object has three methods, those of `eigenscape.curvature.Representation`:
+    `multiply(rows)` takes rows (k, n) and returns their products (k, n); `memory(num_columns)` says
+    in whole bytes what is `kept` between products and what is `working` during one of so many;
+    `forget()` drops all that belongs to the parameters as they were.
 
     Checked are one row and several, different numbers of rows after each other, rows of unequal
     length, linearity, that rows are left as they are and results of before, too, the memory, and
@@ -265,7 +265,7 @@ def check_representation(
 
     Args:
         representation: What to check.
-        matrix: The true matrix (n, n), summed and not divided, from an independent source.
+        matrix: The true matrix (n, n), from an independent source.
         moved: Moves the parameters and returns the matrix there. Then `forget()` is called, and the
             products must be those of the new matrix. The parameters stay where they are then.
         rtol: Allowed error relative to the Frobenius norm of the matrix.

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from eigenscape.curvature import Fisher, GaussNewton, Hessian, Residual
 from eigenscape.curvature.products.linearised import Program
-from eigenscape.curvature.products.network import Work, quickest
+from eigenscape.curvature.products.network import REPRESENTATIONS, Work, quickest
 from eigenscape.errors import InvalidArgumentError, SubstitutionWarning, UnsupportedModelError
 from eigenscape.linalg import eigsh
 from eigenscape.risk import CrossEntropy, EmpiricalRisk
@@ -94,14 +94,25 @@ def test_sampled_labels_belong_to_samples_and_not_to_a_trace() -> None:
         close(F, kept)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+needs_compiler = pytest.mark.skipif(
+    shutil.which("c++") is None, reason="torch.compile needs a C++ compiler"
+)
+
+
+@pytest.mark.parametrize(
+    "representation",
+    [
+        pytest.param(name, marks=[pytest.mark.slow, needs_compiler] if name == "compiled" else [])
+        for name in REPRESENTATIONS
+    ],
+)
 @pytest.mark.parametrize("name", ["mlp-relu", "attention-fused"])
-def test_compiled(name: str) -> None:
+def test_every_representation_is_the_hessian(name: str, representation: str) -> None:
     c = case(name)
-    H = Hessian(c.risk(), representation="compiled")
+    H = Hessian(c.risk(), representation=representation)
     close(H @ torch.eye(H.shape[0], dtype=torch.float64)[:, :3], c.hessian()[:, :3])
-    assert H.plan.chosen == "compiled"
+    assert H.plan.chosen == representation
+    assert set(H.plan.seconds) == {candidate.representation for candidate in H.plan.candidates}
 
 
 # --- what moves ---

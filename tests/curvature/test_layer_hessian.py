@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from eigenscape.curvature import Hessian, LayerHessian
 from eigenscape.curvature.layers import factors as _layer_factors
+from eigenscape.curvature.layers.costs import REPRESENTATIONS
 from eigenscape.curvature.products.plan import Candidate, choose
 from eigenscape.errors import (
     NonFiniteError,
@@ -130,7 +131,7 @@ def test_refusals() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, None])
-@pytest.mark.parametrize("representation", ["factors", "streamed", "dense", "tail", "auto"])
+@pytest.mark.parametrize("representation", [*REPRESENTATIONS, "auto"])
 @pytest.mark.parametrize("layer", ["0", "4", "4.weight", "8", "10"])
 def test_representations_are_one_matrix(
     layer: str, representation: str, batch_size: int | None

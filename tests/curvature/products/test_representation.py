@@ -6,21 +6,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigenscape.curvature.network_matrix import NetworkMatrix
-from eigenscape.curvature.products.choice import Choice
-from eigenscape.curvature.products.network import loss_curvature
-from eigenscape.curvature.products.plan import Candidate, Plan
-from eigenscape.curvature.products.representation import (
+from eigenscape.curvature import (
     BatchProduct,
+    Candidate,
+    Choice,
     Maker,
     Memory,
+    NetworkMatrix,
     OverBatches,
+    Plan,
     Representation,
+    loss_curvature,
 )
 from eigenscape.errors import NonFiniteError
 from eigenscape.linalg import eigsh
 from eigenscape.risk import Batch, CrossEntropy, EmpiricalRisk, OutputProduct
-from eigenscape.testing import check_operator
+from eigenscape.testing import check_operator, check_representation
 from tests.cases import mlp
 from tests.small_net import oracle
 
@@ -111,6 +112,18 @@ def test_a_third_representation_is_three_methods(batch_size: int | None) -> None
     assert H.self_test.verdict == "passed"
     assert eigsh(H, num_pairs=2).status.converged
     assert "written down" in H.plan.explain()
+
+
+def test_it_keeps_the_contract_of_representations() -> None:
+    model = mlp(4, 5, 3)
+
+    def moved() -> Tensor:
+        with torch.no_grad():
+            model[0].weight.mul_(1.5)
+        return oracle(model, X, Y)
+
+    representation = WrittenDown(risk_of(model, batch_size=7))
+    check_representation(representation, oracle(model, X, Y), moved=moved)
 
 
 def test_what_is_kept_follows_the_parameters_and_the_function() -> None:
