@@ -12,8 +12,8 @@ from eigenscape.curvature.classes.parts import (
     SMALL,
     WIDE,
     ClassParts,
+    diagonal_means,
     gram_matrix,
-    own_means,
     top_eigenvalues,
 )
 from eigenscape.curvature.gauss_newton import GaussNewton
@@ -32,7 +32,7 @@ from eigenscape.records import EigenPairs, SelfTest, Status
 from eigenscape.risk import EmpiricalRisk
 from eigenscape.space import ParamSpace
 
-# More classes than these must be chosen on purpose: all C² cells are held.
+# With more classes than this, the user has to choose some: all C² cells are held.
 _MOST_CLASSES = 1024
 
 
@@ -42,8 +42,8 @@ class ClassGradients:
     g_{i,c,c'} is the gradient of sample i of class c as if its label were c', with the weight
     w = p_{i,c,c'}/N. The parts are operators, `part(name)`:
 
-    - "class" = "global" + "centred": between the class means g_c (which leave c' = c out), the
-      second moment of their mean and what is left of it;
+    - "class" = "global" + "centred": the second moment of the class means g_c (which leave out
+      c' = c), split into that of their mean and their covariance;
     - "cross": between the cross-class means g_{c,c'}, c' ≠ c, of each class;
     - "same": the second moment of the means g_{c,c}, the gradients of the classes;
     - "between" = "class" + "cross" + "same": the second moment of all means g_{c,c'};
@@ -55,7 +55,7 @@ class ClassGradients:
 
     Cost: one forward pass and C backward passes over the data, and C²·n numbers of memory, with
     C·n more in float64 while they are formed. Where the C²·n take more than `max_bytes`, only the
-    C² weights are kept, and all else is made anew when it is asked for, in O(C·n) memory:
+    C² weights are kept, and the means are recomputed whenever they are needed, in O(C·n) memory:
 
     - a product with a part costs about two Gauss-Newton products for each column;
     - eigenvalues of "global", "class", "centred" and "same" take two backward passes over the data,
@@ -67,7 +67,7 @@ class ClassGradients:
     Backward passes are C times as many where a sample has several terms, or where the model sees
     the other samples of a batch.
 
-    The weights and means are those of the parameters at the time it is made.
+    The weights and means belong to the parameters at construction.
 
     Attributes:
         weights: w_{c,c'} (C, C), float64.
@@ -240,7 +240,7 @@ class ClassGradients:
         Returns:
             The pairs, with residuals from real products.
         """
-        values, small = (part.flip(-1) for part in eigh(self._gram(name)))
+        values, small = (tensor.flip(-1) for tensor in eigh(self._gram(name)))
         # The Gram matrix squares what the means have lost to rounding.
         floor = len(values) * torch.finfo(self.risk.dtype).eps * float(values[0])
         rank = max(1, int((values > floor).sum()))
@@ -270,8 +270,8 @@ class ClassGradients:
         """Return FᵀF of a part, float64; F Fᵀ if it `_has_few_parameters`."""
         require_choice(name, LOW_RANK, "ClassGradients eigenvalues(name)")
         if name not in self._grams:
-            found = self._small_grams() if name in SMALL else {name: self._wide_gram(name)}
-            self._grams |= found
+            grams = self._small_grams() if name in SMALL else {name: self._wide_gram(name)}
+            self._grams |= grams
         return self._grams[name]
 
     def _has_few_parameters(self, name: str) -> bool:
@@ -279,11 +279,11 @@ class ClassGradients:
         return name in WIDE and self.risk.space.size < len(self.classes) ** 2
 
     def _small_grams(self) -> dict[str, Tensor]:
-        """Go over the averages of the classes."""
+        """Sum the Gram matrices of the parts that need only averages of each class."""
         grams: dict[str, Tensor] = {}
-        for averages, own in self._averages():
+        for averages, diagonal in self._averages():
             for name in SMALL:
-                F = self._parts.small_columns(name, own if name == "same" else averages)
+                F = self._parts.small_columns(name, diagonal if name == "same" else averages)
                 grams[name] = grams[name].addmm_(F, F.T) if name in grams else F @ F.T
         return grams
 
@@ -291,7 +291,7 @@ class ClassGradients:
         """Yield g_c and g_{c,c} of all classes (C, some parameters), float64."""
         if self.is_stored:
             for block in self._means.blocks():
-                yield self._parts.class_means(block), own_means(block)
+                yield self._parts.class_means(block), diagonal_means(block)
             return
         # Two backward passes for each sample and 2C·n numbers, instead of C passes and C²·n.
         shares = self._parts.shares
@@ -300,7 +300,7 @@ class ClassGradients:
             yield piece[:, 0], piece[:, 1]
 
     def _wide_gram(self, name: str) -> Tensor:
-        """Go over the means, by parameters for a matrix of cells, else by classes."""
+        """Sum a Gram matrix: C² × C² over blocks of parameters, or n × n over classes."""
         means, few = self._means, self._has_few_parameters(name)
         side = self.risk.space.size if few else len(self.classes) ** 2
         if (needed := 8 * side**2) > means.max_bytes:
@@ -311,7 +311,9 @@ class ClassGradients:
                 f"(`params=`), or use `eigsh(gradients.part({name!r}))`, which needs no matrix."
             )
         if few:
-            rows = (self._parts.wide_columns(name, own, c) for c, own in means.by_class())
+            rows = (
+                self._parts.wide_columns(name, class_rows, c) for c, class_rows in means.by_class()
+            )
         else:
             rows = (self._parts.wide_columns(name, block) for block in means.blocks())
         return gram_matrix(rows, of_rows=not few)
@@ -326,9 +328,9 @@ class _Part(LinearOperator):
     """A low-rank part, Mᵀ A Aᵀ M with a map of `ClassParts`."""
 
     def __init__(
-        self, means: ClassMeans, parts: ClassParts, name: str, self_test: SelfTest | None
+        self, means: ClassMeans, class_parts: ClassParts, name: str, self_test: SelfTest | None
     ) -> None:
-        self._means, self._parts, self._name, self._self_test = means, parts, name, self_test
+        self._means, self._parts, self._name, self._self_test = means, class_parts, name, self_test
 
     @property
     def space(self) -> ParamSpace:
@@ -370,38 +372,38 @@ def _labels(risk: EmpiricalRisk, classes: Sequence[int] | Tensor | None) -> Tens
             output = risk.output(risk.parameters(), batch)
             require_tensor_output(output, "ClassGradients")
             dim = risk.loss.term_dims(output, batch.target)[0]
-        found = torch.arange(output.shape[dim], device=risk.device)
+        indices = torch.arange(output.shape[dim], device=risk.device)
     else:
-        found = _integers(classes).to(risk.device, torch.long)
-    if found.ndim != 1:
+        indices = _integers(classes).to(risk.device, torch.long)
+    if indices.ndim != 1:
         raise ShapeError(
             "`ClassGradients(classes=...)` needs class indices in one list; got shape "
-            f"{tuple(found.shape)}. Of pairs (class, count) pass `[c for c, _ in pairs]`."
+            f"{tuple(indices.shape)}. Of pairs (class, count) pass `[c for c, _ in pairs]`."
         )
-    if not 2 <= len(found) <= _MOST_CLASSES:
+    if not 2 <= len(indices) <= _MOST_CLASSES:
         raise InvalidArgumentError(
             f"`ClassGradients(classes=...)` needs from 2 to {_MOST_CLASSES} classes; got "
-            f"{found.numel()}. Name some of them, e.g. the most frequent tokens."
+            f"{indices.numel()}. Name some of them, e.g. the most frequent tokens."
         )
-    if len(found.unique()) < len(found) or int(found.min()) < 0:
+    if len(indices.unique()) < len(indices) or int(indices.min()) < 0:
         raise InvalidArgumentError(
             "`ClassGradients(classes=...)` needs different class indices, none below 0."
         )
-    return found
+    return indices
 
 
 def _integers(classes: Sequence[int] | Tensor) -> Tensor:
-    """Return classes as a tensor of integers, which nothing was rounded to."""
+    """Return classes as a tensor of integers; refuse other numbers instead of rounding them."""
     try:
-        found = torch.as_tensor(classes)
+        indices = torch.as_tensor(classes)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         kinds = {type(c).__name__ for c in classes} if isinstance(classes, list | tuple) else ()
         got = " of ".join([type(classes).__name__, *sorted(kinds)[:1]])
     else:
-        is_integer = not (found.is_floating_point() or found.is_complex())
-        if found.numel() == 0 or (is_integer and found.dtype != torch.bool):
-            return found
-        got = f"numbers of {found.dtype}"
+        is_integer = not (indices.is_floating_point() or indices.is_complex())
+        if indices.numel() == 0 or (is_integer and indices.dtype != torch.bool):
+            return indices
+        got = f"numbers of {indices.dtype}"
     raise WrongTypeError(
         "`ClassGradients(classes=...)` needs class indices, a list or a tensor of integers; got "
         f"{got}. Of a mask pass `mask.nonzero()[:, 0]`."

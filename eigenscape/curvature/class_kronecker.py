@@ -43,7 +43,7 @@ class ClassKronecker(FormedOperator):
         status: Whether targets were drawn. False, with a warning, if that was not asked for.
 
     Examples:
-        Two classes whose inputs never meet: class 0 has 1 in the first coordinate, class 1 has 2 in
+        Two classes with orthogonal inputs: class 0 has 1 in the first coordinate, class 1 has 2 in
         the second. At equal logits A = ¼ (1 −1; −1 1), and half of the samples have each input.
 
         >>> from eigenscape.risk.losses import CrossEntropy
@@ -84,11 +84,11 @@ class ClassKronecker(FormedOperator):
         call = f"ClassKronecker(risk, {layer!r})"
         if num_samples is not None:
             require_count(num_samples, "ClassKronecker(num_samples=...)")
-        (found,) = matrix_layers(risk, [layer], call)
+        (matrix_layer,) = matrix_layers(risk, [layer], call)
         moments = class_moments(
-            risk, [found], call, shared=False, num_samples=num_samples, seed=seed
+            risk, [matrix_layer], call, shared=False, num_samples=num_samples, seed=seed
         )
-        self._layer, self._space = found, risk.restricted(found.params).space
+        self._layer, self._space = matrix_layer, risk.restricted(matrix_layer.params).space
         self._dtype, self._device = risk.dtype, risk.device
         self.classes, self.weights = moments.classes, moments.weights
         self.output_factors, self.input_factors = moments.outputs, moments.inputs

@@ -1,4 +1,4 @@
-"""What operators share that are made once, from a pass over the data, and hold no risk."""
+"""The base of operators that are formed once, by a pass over the data, and keep no risk."""
 
 import torch
 
@@ -8,7 +8,7 @@ from eigenscape.space import ParamSpace
 
 
 class FormedOperator(LinearOperator):
-    """A symmetric operator made once from a pass over the data; `matmat` is left to say."""
+    """A symmetric operator formed once by a pass over the data; subclasses define `matmat`."""
 
     _space: ParamSpace
     _dtype: torch.dtype
@@ -48,5 +48,5 @@ class FormedOperator(LinearOperator):
 
     @property
     def is_symmetric(self) -> bool:
-        """Always: what it is made of is."""
+        """Always true: it is formed from symmetric matrices."""
         return True

@@ -92,15 +92,15 @@ class KroneckerHessian(FormedOperator):
                 change each other's outputs behind it and no targets are drawn.
         """
         call = f"KroneckerHessian(risk, {layer!r})"
-        (found,) = matrix_layers(risk, [layer], call)
+        (matrix_layer,) = matrix_layers(risk, [layer], call)
         if num_samples is not None:
             require_count(num_samples, "KroneckerHessian(num_samples=...)")
-        self._layer, self._space = found, risk.restricted(found.params).space
+        self._layer, self._space = matrix_layer, risk.restricted(matrix_layer.params).space
         self._dtype, self._device = risk.dtype, risk.device
         self.num_samples = num_samples
         with risk.ranks.together():
             sums = self._sums(risk, seed, SampleRows(call, "Or draw targets: `num_samples=16`."))
-        output, inputs, vectors = (risk.ranks.sum(part) for part in sums)
+        output, inputs, vectors = (risk.ranks.sum(local_sum) for local_sum in sums)
         self.output_factor = symmetric(output / risk.divisor)
         self.input_factor = symmetric(inputs / vectors)
         self._compare(GaussNewton(risk))
@@ -204,8 +204,8 @@ def have_terms(
 
     Returns:
         True or False (N, P); None where all have. Positions are told apart where the layer has as
-        many as the loss; else all inputs of a sample have a term if the sample has. A layer that
-        has something else than samples in its first dimension is taken as it is.
+        many as the loss; else all inputs of a sample have a term if the sample has. None also for
+        a layer whose first dimension is not the samples.
     """
     loss = risk.loss
     if not isinstance(loss, CrossEntropy):

@@ -1,4 +1,4 @@
-"""Layers that are one matrix applied to vectors, held against autograd; several at once."""
+"""Find layers that are one matrix applied to vectors, and check them against autograd."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -43,19 +43,19 @@ def matrix_layers(risk: EmpiricalRisk, names: Sequence[str], call: str) -> list[
         InvalidArgumentError: If one is named twice.
         UnsupportedModelError: If one of them is another kind of layer.
     """
-    found = [find_layer(risk, name, call) for name in names]
-    if len({layer.name for layer in found}) < len(found):
+    layers = [find_layer(risk, name, call) for name in names]
+    if len({layer.name for layer in layers}) < len(layers):
         raise InvalidArgumentError(f"`{call}` needs different layers; got {names}. Name each once.")
-    for layer in found:
+    for layer in layers:
         if (obstacle := matrix_obstacle(layer, outputs_first=False)) is not None:
             raise UnsupportedModelError(
                 f"`{call}` needs linear layers or convolutions that run once; '{layer.name}' will "
                 f"not do: {obstacle}. Name another layer, or use `LayerHessian`."
             )
     with risk.ranks.together():
-        for batch in telling_batches(risk.batches) if found else ():
-            _require_own_gradients(risk, found, batch, call)
-    return found
+        for batch in telling_batches(risk.batches) if layers else ():
+            _require_matrix_gradients(risk, layers, batch, call)
+    return layers
 
 
 def capture_shifts(risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch) -> list[Tail]:
@@ -91,19 +91,19 @@ def capture_shifts(risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch) -
             stack.callback(listen(layer).remove)
         with torch.enable_grad(), risk.evaluating(frozen=True):
             prediction, total, _ = risk.output_and_total(risk.parameters(), batch)
-    for name, found in calls.items():
-        if len(found) != 1:
+    for name, layer_calls in calls.items():
+        if len(layer_calls) != 1:
             raise UnsupportedModelError(
-                f"Layer '{name}' ran {len(found)} times in one forward pass; it has not one "
+                f"Layer '{name}' ran {len(layer_calls)} times in one forward pass; it has not one "
                 "output. Name layers that run once."
             )
     return [Tail(*calls[layer.name][0], prediction, total) for layer in layers]
 
 
-def _require_own_gradients(
+def _require_matrix_gradients(
     risk: EmpiricalRisk, layers: Sequence[Layer], batch: Batch, call: str
 ) -> None:
-    """Refuse layers whose gradient is not Σ s x̃ᵀ, of what comes back and what goes in.
+    """Refuse layers whose gradient is not Σ s x̃ᵀ, s the output gradients and x̃ the inputs.
 
     A subclass may change its weight before use, a hook its output, and the model may use the
     weight elsewhere; PyTorch records none of these.
@@ -115,24 +115,24 @@ def _require_own_gradients(
         tails = capture_shifts(risk, layers, batch)
         prediction = tails[0].prediction
         if not isinstance(prediction, Tensor):
-            return  # what asked for the layers says so in its own words
+            return  # the caller refuses such a model, with its own message
         require_path(tails[0].total, layers[0].name)
         generator = torch.Generator().manual_seed(0)
         seed = torch.randn(prediction.shape, generator=generator, dtype=torch.float64)
         zeros = [tail.output for tail in tails]
         slopes = torch.autograd.grad(prediction, zeros, seed.to(prediction), materialize_grads=True)
-    own = risk.restricted([name for layer in layers for name in layer.params])
-    with torch.enable_grad(), own.evaluating():
-        leaves = leaf_copies(own.parameters())
-        parts = torch.autograd.grad(
-            own.output(leaves, batch),
+    layer_risk = risk.restricted([name for layer in layers for name in layer.params])
+    with torch.enable_grad(), layer_risk.evaluating():
+        leaves = leaf_copies(layer_risk.parameters())
+        gradients = torch.autograd.grad(
+            layer_risk.output(leaves, batch),
             list(leaves.values()),
             seed.to(prediction),
             materialize_grads=True,
         )
-    plain = dict(zip(leaves, parts, strict=True))
+    by_name = dict(zip(leaves, gradients, strict=True))
     for layer, tail, slope in zip(layers, tails, slopes, strict=True):
-        expected = torch.cat([plain[name].flatten() for name in layer.params])
+        expected = torch.cat([by_name[name].flatten() for name in layer.params])
         s, x = output_vectors(layer, slope), input_vectors(layer, tail)
         product = s.flatten(0, -2).T @ x.flatten(0, -2).to(s)
         gap = (from_matrices(layer, product[None])[0] - expected).norm()

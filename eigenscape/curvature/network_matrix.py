@@ -1,8 +1,8 @@
-"""What all matrices that are sums over a risk's data share: the one driver of their products.
+"""The base of all matrices that are sums over a risk's data: the one driver of their products.
 
-A product takes these steps. Is the function what it was? What was kept for another one is dropped,
-and a matrix that was not tested yet is compared with differences of the function. Then rows go to
-the representation that the choice gave. The result is refused if it is not finite, and computed
+A product takes these steps. If the function has changed, what was kept for the old one is dropped.
+A matrix that was not tested yet is compared with finite differences of the function. The rows go
+to the representation that the choice gave. The result is refused if it is not finite, and computed
 again if a write that PyTorch does not count has moved the parameters meanwhile.
 """
 
@@ -26,7 +26,7 @@ from eigenscape.space import ParamSpace
 
 
 class NetworkMatrix(LinearOperator):
-    """A symmetric matrix of derivatives; what tells one from another is the choice handed in.
+    """A symmetric matrix of derivatives; the choice that it is given says which one.
 
     Attributes:
         risk: The function that is differentiated.
@@ -79,10 +79,10 @@ class NetworkMatrix(LinearOperator):
 
     @property
     def noise(self) -> float:
-        """As `noise_floor` measures it, once, where a part of the model rounds more than the rest.
+        """Relative rounding noise of products, measured once as `noise_floor` does.
 
-        So it does with `autocast`, and in layers that compute in float32 whatever their input; 0
-        where all is in the parameters' dtype.
+        It is 0 unless some of the model computes in a lower precision than that of the parameters:
+        under `autocast`, or in layers that compute in float32 whatever their input.
         """
         if self.risk.precision == self.dtype:
             return 0.0
@@ -159,9 +159,9 @@ class NetworkMatrix(LinearOperator):
     def _guarded(self, rows: Tensor) -> Tensor:
         """Multiply with what is kept for the parameters as they are now, and refuse NaN.
 
-        Whether a write that PyTorch does not count moved them is asked together with the result,
-        so that a product waits for the device once; if one did, it is computed again. Ranks must
-        not go different ways, so several of them ask first.
+        Writes that PyTorch does not count are looked for when the result is read, so that a
+        product waits for the device only once; after such a write it is computed again. Several
+        ranks look first, so that all take the same branch.
 
         Args:
             rows: The rows (k, n).

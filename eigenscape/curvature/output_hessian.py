@@ -127,23 +127,23 @@ class OutputHessian(FormedOperator):
                 exactly once in a forward pass, or has rows that are not samples and should be.
             InvalidArgumentError: If layers repeat, or own blocks are asked of several.
         """
-        found = _find_layers(risk, layers)
+        chosen_layers = _find_layers(risk, layers)
         self.kind = require_choice(kind, KINDS, "OutputHessian(kind=...)")
-        usual = "own" if len(found) == 1 else "shared"
+        usual = "own" if len(chosen_layers) == 1 else "shared"
         self.positions = require_choice(
             usual if positions is None else positions, POSITIONS, "OutputHessian(positions=...)"
         )
-        if self.positions == "own" and len(found) > 1:
+        if self.positions == "own" and len(chosen_layers) > 1:
             raise InvalidArgumentError(
-                f"`OutputHessian(positions='own')` needs one layer; got {len(found)}, whose "
-                "positions have nothing to do with each other. Pass positions='shared'."
+                f"`OutputHessian(positions='own')` needs one layer; got {len(chosen_layers)}, "
+                "whose positions have nothing to do with each other. Pass positions='shared'."
             )
         if num_samples is not None:
             require_count(num_samples, "OutputHessian(num_samples=...)")
         self.num_samples = num_samples if kind == "gauss-newton" else None
         self.num_positions: dict[str, int] = {}
         self._sizes: dict[str, tuple[int]] = {}
-        self._layers, self._dtype, self._device = found, risk.dtype, risk.device
+        self._layers, self._dtype, self._device = chosen_layers, risk.dtype, risk.device
         self._sample_rows = SampleRows("OutputHessian(risk, layers)", _INSTEAD)
         with risk.ranks.together():
             total = self._total(risk, seed)
@@ -153,7 +153,7 @@ class OutputHessian(FormedOperator):
         self._space = ParamSpace(self._sizes)
 
     def _total(self, risk: EmpiricalRisk, seed: int) -> Tensor:
-        """Add what every sample of this rank has."""
+        """Sum over the samples of this rank."""
         total = torch.zeros((), dtype=torch.float64, device=risk.device)
         for batch in risk.batches:
             with torch.enable_grad(), risk.evaluating(frozen=True):
@@ -161,7 +161,7 @@ class OutputHessian(FormedOperator):
                 shifts, prediction = [tail.output for tail in tails], tails[0].prediction
                 for layer, shift in zip(self._layers, shifts, strict=True):
                     m = output_vectors(layer, shift).shape[-1]
-                    # By numbers: the first dimensions may be in any order.
+                    # From the number of entries: the first dimensions may be in any order.
                     self.num_positions[_label(layer)] = shift.numel() // (m * batch.size)
                     self._sizes[_label(layer)] = (m,)
                 if self.kind == "hessian":
@@ -197,10 +197,10 @@ class OutputHessian(FormedOperator):
 
     def _rows(self, slopes: Sequence[Tensor]) -> Tensor:
         """Return slopes as rows whose squares add up to the matrix."""
-        parts = [output_vectors(layer, s) for layer, s in zip(self._layers, slopes, strict=True)]
+        vectors = [output_vectors(layer, s) for layer, s in zip(self._layers, slopes, strict=True)]
         if self.positions == "shared":
-            return torch.cat([part.sum(1) for part in parts], dim=1)
-        return parts[0] / math.sqrt(self.num_positions[_label(self._layers[0])])
+            return torch.cat([v.sum(1) for v in vectors], dim=1)
+        return vectors[0] / math.sqrt(self.num_positions[_label(self._layers[0])])
 
     def _second(self, slopes: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
         """Differentiate the slopes once more. The samples' blocks add up: no two of them mix."""
@@ -214,8 +214,8 @@ class OutputHessian(FormedOperator):
 
     def _sums(self, tensors: Sequence[Tensor], where: slice) -> Tensor:
         """Add tensors shaped like the outputs over samples and some positions."""
-        parts = [output_vectors(layer, t) for layer, t in zip(self._layers, tensors, strict=True)]
-        return torch.cat([part[:, where].sum(dim=(0, 1)) for part in parts])
+        vectors = [output_vectors(layer, t) for layer, t in zip(self._layers, tensors, strict=True)]
+        return torch.cat([v[:, where].sum(dim=(0, 1)) for v in vectors])
 
     @full_precision()
     def matmat(self, X: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ class OutputHessian(FormedOperator):
         """
         m = len(self.matrix)
         k = require_count(num_pairs, "top_pairs(num_pairs)", at_most=m)
-        values, vectors = (part.flip(-1)[..., :k] for part in eigh(self.matrix))
+        values, vectors = (tensor.flip(-1)[..., :k] for tensor in eigh(self.matrix))
         return EigenPairs(
             status=Status(True, f"{k} pairs from the eigendecomposition of {m}×{m}."),
             num_products=k,
@@ -279,7 +279,7 @@ def drawing_status(name: str, asked: int | None, num_samples: int | None) -> Sta
 def output_roots(
     risk: EmpiricalRisk, output: Tensor, batch: Batch, num_samples: int | None, seed: int
 ) -> list[Tensor]:
-    """Return r_j, shaped like the model's output, with Σ_j r_j r_jᵀ = A, or its mean is.
+    """Return r_j, shaped like the model's output, with Σ_j r_j r_jᵀ = A, exactly or in expectation.
 
     Args:
         risk: It has the loss.
@@ -321,26 +321,26 @@ def _find_layers(risk: EmpiricalRisk, names: str | Sequence[str] | None) -> list
         owners = dict.fromkeys(name.rpartition(".")[0] or name for name in risk.space.names)
         every = [find_layer(risk, name, call) for name in owners]
         kept = {layer.name: layer for layer in reversed(every) if is_matrix(layer.module)}
-        found = list(kept.values())[::-1]
+        layers = list(kept.values())[::-1]
     else:
         chosen = [names] if isinstance(names, str) else names
-        found = [find_layer(risk, name, call) for name in chosen]
-    if not found:
+        layers = [find_layer(risk, name, call) for name in chosen]
+    if not layers:
         raise EmptySelectionError(
             f"`{call}` found no linear layer or convolution. Name layers of these kinds."
         )
-    for layer in found:
+    for layer in layers:
         if not is_matrix(layer.module):
             raise UnsupportedModelError(
                 f"`OutputHessian(risk, {layer.name!r})` needs a linear layer or a convolution; "
                 f"got {type(layer.module).__name__}. Name another layer."
             )
-    labels = [layer.name for layer in found]
+    labels = [layer.name for layer in layers]
     if len(set(labels)) < len(labels):
         raise InvalidArgumentError(
             f"`{call}` needs different layers; got {labels}. Name each once."
         )
-    return found
+    return layers
 
 
 def _gradients(

@@ -1,7 +1,7 @@
 """Roots of the loss's curvature at the model's output: r_j with Σ_j r_j r_jᵀ = ∇²_z ℓ.
 
-Letters: N samples of K output numbers each, C classes, Q positions; K = C·Q where a class is told
-at every position.
+Letters: N samples of K output numbers each, C classes, Q positions; K = C·Q where every
+position has a class.
 """
 
 import torch
@@ -12,10 +12,9 @@ from eigenscape.device import eigh
 from eigenscape.errors import NonFiniteError
 from eigenscape.risk import Batch, CrossEntropy, EmpiricalRisk, OutputProduct
 
-# Up to this many outputs per sample the curvature is taken apart exactly: that many backward
-# passes.
+# Up to this many outputs per sample the roots are exact, with a backward pass for each.
 MOST_OUTPUTS = 256
-# In parts: on a GPU the solver's workspace grows with the number of matrices, to gigabytes.
+# In chunks: on a GPU the solver's workspace grows with the number of matrices, to gigabytes.
 _EIGH_SAMPLES = 1024
 
 
@@ -30,7 +29,7 @@ def have_exact_roots(output: object) -> bool:
 
 
 def exact_roots(risk: EmpiricalRisk, z: Tensor, batch: Batch) -> list[Tensor]:
-    """Take the curvature A_n (K, K) of every sample apart.
+    """Return roots of the curvature A_n (K, K) of every sample.
 
     Args:
         risk: It has the loss.
@@ -79,7 +78,7 @@ def _softmax_roots(loss: CrossEntropy, z: Tensor, target: Tensor) -> Tensor:
 
 
 def _general_roots(multiply: OutputProduct, z: Tensor) -> Tensor:
-    """Take A apart by its eigenvectors, or by its diagonal where it has no more: (*z.shape, K)."""
+    """Return roots of A from its eigenvectors, or its diagonal if A is diagonal: (*z.shape, K)."""
     units = torch.eye(num_outputs(z), dtype=z.dtype, device=z.device)
     columns = [multiply(unit.reshape(z.shape[1:]).expand_as(z)) for unit in units]
     A = torch.stack([column.reshape(len(z), -1) for column in columns], dim=2).double()
@@ -93,7 +92,7 @@ def _root_of(A: Tensor) -> Tensor:
         return torch.diag_embed(diagonal.clamp(min=0.0).sqrt())
     if not bool(A.isfinite().all()):  # the solver would not end
         return A
-    parts = [eigh(part) for part in A.split(_EIGH_SAMPLES)]
-    values, vectors = (torch.cat([part[i] for part in parts]) for i in (0, 1))
+    pairs = [eigh(chunk) for chunk in A.split(_EIGH_SAMPLES)]
+    values, vectors = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
     # Negative eigenvalues of a convex loss are rounding.
     return vectors * values.clamp(min=0.0).sqrt()[:, None, :]

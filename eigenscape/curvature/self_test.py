@@ -1,4 +1,4 @@
-"""Is a matrix that of the user's own function? A few samples are asked, by differences.
+"""Test by finite differences, on a few samples, that a matrix is that of the user's function.
 
 Value is compared with gradient (see `slopes`), and a product of the matrix with differences of
 gradients, or of outputs, in float64 where the function can be had in it.
@@ -42,7 +42,7 @@ from eigenscape.selftest import compare
 _MOST_ENTRIES = 2**20
 # How much more than plain double backward another exact way may lose to rounding.
 _ROUNDINGS = 8.0
-# Groups that are tried where the first ones add nothing to some tensor.
+# Further groups that are tried if the first ones add nothing to some tensor.
 _MOST_SEARCHED = 8
 
 _OFF = SelfTest("off", "Not compared with the function itself, as asked (`self_test=False`).")
@@ -94,7 +94,7 @@ class _Product:
 
     Attributes:
         samples: The samples.
-        entries: The entries that are looked at, float64.
+        entries: The entries that are compared, float64.
         noise: Rounding error of each tensor's entries.
     """
 
@@ -116,7 +116,7 @@ class _Examination:
         self._name = operator.name
 
     def verdict(self) -> SelfTest:
-        """Compare on all groups; a group that the model cannot run alone leaves it unresolved."""
+        """Compare on all groups; one that the model cannot run alone makes it unresolved."""
         checks: list[Check] = []
         products, reason = self._products(self._groups)
         if self._silent(products) and not reason:
@@ -135,7 +135,7 @@ class _Examination:
         return SelfTest.of(checks, reason)
 
     def _products(self, groups: Iterable[Batch]) -> tuple[list[_Product], str]:
-        """Multiply with what each group adds; say which cannot be had alone."""
+        """Multiply with what each group adds; say why a group cannot be run alone."""
         products, reason = [], ""
         for samples in groups:
             try:
@@ -146,15 +146,15 @@ class _Examination:
 
     def _silent(self, products: Sequence[_Product]) -> set[int]:
         """Return the tensors to which none of the samples adds anything."""
-        parts = [self._split(product.entries) for product in products]
+        splits = [self._split(product.entries) for product in products]
         return {
             number
             for number in range(len(self._sizes))
-            if self._sizes[number] and not any(bool(split[number].any()) for split in parts)
+            if self._sizes[number] and not any(bool(split[number].any()) for split in splits)
         }
 
     def _others(self, products: Sequence[_Product]) -> Iterator[Batch]:
-        """Walk other samples that add something where those that were asked add nothing."""
+        """Yield samples that add something to tensors to which the first ones add nothing."""
         silent = self._silent(products)
         most = max((group.size for group in self._groups), default=1)
         for samples in islice(other_samples(self._risk.batches, most), _MOST_SEARCHED):
@@ -190,8 +190,8 @@ class _Examination:
         return product.double()[self._index]
 
     def _split(self, entries: Tensor) -> tuple[Tensor, ...]:
-        parts: tuple[Tensor, ...] = entries.split(self._sizes)
-        return parts
+        tensors: tuple[Tensor, ...] = entries.split(self._sizes)
+        return tensors
 
     def _scales(self, products: Sequence[_Product]) -> list[float]:
         """Return the size of each tensor's entries per sample, where samples give most of it.
@@ -208,27 +208,27 @@ class _Examination:
         risk, samples = self._risk, product.samples
         here = [scale * max(samples.size, 1) for scale in scales]
         number = next((i for i, group in enumerate(self._groups) if group is samples), None)
-        with moved_in_place(risk, samples) as own:
-            checks = slope_checks(risk, own, number, self._direction)
-            if own.precision is DOUBLE:
-                return [*checks, self._right(self._second_order(own, product, here, DOUBLE))]
-            value = float(value_at(own, self._direction, 0.0))
+        with moved_in_place(risk, samples) as line:
+            checks = slope_checks(risk, line, number, self._direction)
+            if line.precision is DOUBLE:
+                return [*checks, self._right(self._second_order(line, product, here, DOUBLE))]
+            value = float(value_at(line, self._direction, 0.0))
         rounding: Sequence[float] = [0.0] * len(self._sizes)
         for is_second_try in (False, True):
             with in_double_precision(risk, samples) as twin:
-                if twin is None or not self._is_alike(twin, value, own.precision):
+                if twin is None or not self._is_alike(twin, value, line.precision):
                     break
                 more = slope_checks(risk, twin, number, self._direction)
-                check = self._second_order(twin, product, here, own.precision, rounding)
+                check = self._second_order(twin, product, here, line.precision, rounding)
                 if is_second_try or not check.is_wrong or self._operator.kind == "gauss-newton":
                     return [*checks, *more, self._right(check)]
                 exact = double_backward(twin, self._direction)
             # Saturated functions lose more to rounding than products show.
-            with moved_in_place(risk, samples) as own:
-                lost = self._split((double_backward(own, self._direction) - exact)[self._index])
-            rounding = [_ROUNDINGS * float(part.norm()) for part in lost]
-        with moved_in_place(risk, samples) as own:
-            return [*checks, self._right(self._second_order(own, product, here, own.precision))]
+            with moved_in_place(risk, samples) as line:
+                lost = self._split((double_backward(line, self._direction) - exact)[self._index])
+            rounding = [_ROUNDINGS * float(t.norm()) for t in lost]
+        with moved_in_place(risk, samples) as line:
+            return [*checks, self._right(self._second_order(line, product, here, line.precision))]
 
     def _right(self, check: Check) -> Check:
         """Refuse what is wrong."""
@@ -284,10 +284,10 @@ class _Examination:
         tangent = (ends[0] - ends[1]) / (2 * step)
         pulled = _pulled(line, self._direction, lambda output: tangent.to(output.dtype))
         eps = torch.finfo(risk.precision).eps
-        parts = self._split(pulled.double()[self._index])
+        tensors = self._split(pulled.double()[self._index])
         return [
-            known + 16 * eps * float(part.norm())
-            for known, part in zip(product.noise, parts, strict=True)
+            known + 16 * eps * float(t.norm())
+            for known, t in zip(product.noise, tensors, strict=True)
         ]
 
     def _is_alike(self, twin: Line, value: float, precision: Precision) -> bool:

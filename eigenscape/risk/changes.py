@@ -136,9 +136,9 @@ class Watch:
                 all(map(is_, sequence, items)) or all(map(_is_alike, sequence, items))
             ):
                 changed.add((id(sequence), None))
-        for place, now, before in self._values:
+        for location, now, before in self._values:
             if not _is_alike(now(), before):
-                changed.add(place)
+                changed.add(location)
         return changed
 
     def _visit(self, value: object, depth: int) -> None:

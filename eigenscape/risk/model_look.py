@@ -26,21 +26,25 @@ class Compared:
     """What the model's own loss and ours are on some samples."""
 
     size: int
-    own: float | None
+    model_loss: float | None
     ours: list[tuple[float, float] | None]  # value and rounding error
 
     def distance(self, which: int) -> float | None:
         """How far apart they are, in units of rounding; None where one is missing, or no number."""
         mean = self.ours[which]
-        if self.own is None or mean is None or not math.isfinite(self.own):
+        if self.model_loss is None or mean is None or not math.isfinite(self.model_loss):
             return None
-        return abs(mean[0] - self.own) / mean[1]
+        return abs(mean[0] - self.model_loss) / mean[1]
 
     def is_own(self, which: int) -> bool:
         """Whether ours is the model's own; the mean of no terms is NaN, or anything."""
         distance = self.distance(which)
         if distance is None:
-            return self.own is not None and math.isnan(self.own) and self.ours[which] is None
+            return (
+                self.model_loss is not None
+                and math.isnan(self.model_loss)
+                and self.ours[which] is None
+            )
         return distance <= 1
 
 
@@ -112,7 +116,7 @@ class Look:
         if ours is None:
             return ""
         samples = f"{furthest.size} sample{'s' * (furthest.size > 1)}"
-        shown = f"{ours[0]:.7g} for its {furthest.own:.7g} on {samples}"
+        shown = f"{ours[0]:.7g} for its {furthest.model_loss:.7g} on {samples}"
         return shown + (f", furthest apart of {n} parts" if (n := len(self.compared)) > 1 else "")
 
 

@@ -179,7 +179,7 @@ def kronecker_fit(
     scores = [] if source is None else [_score(a, source) for a in fits]
     if norms is None:
         norms = _probed_norms(H, fits, scores, draw_probes(H, num_probes, seed=seed + 1))
-    gaps = [(norms.squares + score).clamp_min(0.0) for score in scores] or [norms.rest]
+    gaps = [(norms.squares + score).clamp_min(0.0) for score in scores] or [norms.smallest]
     fars = [_distance(H - approximation, tolerance, seed) for approximation in fits]
     # A difference that is rounding alone has no eigenvalue to converge to.
     good = all(bool(far.status) or far.value <= tolerance * top.value for far in fars)
@@ -356,7 +356,7 @@ class _Norms:
 
     method: str
     squares: Tensor
-    rest: Tensor
+    smallest: Tensor
     cost: int
 
 

@@ -1,4 +1,4 @@
-"""The one refusal of losses whose labels are no classes, and of targets that are none."""
+"""Refuse losses whose labels are not classes, and targets that are not class indices."""
 
 import functools
 
@@ -59,8 +59,8 @@ def require_class_indices(is_index: bool, call: str) -> None:
 
 def _name(loss: Loss) -> str:
     """Name what the user passed, which may be inside a `CallableLoss`."""
-    given = loss.function if isinstance(loss, CallableLoss) else loss
-    if isinstance(given, functools.partial):  # a loss module stands among the arguments
-        given = next((arg for arg in given.args if isinstance(arg, nn.Module)), given.func)
-    name = getattr(given, "__qualname__", None)
-    return type(given).__name__ if name is None else f"the function `{name}`"
+    function = loss.function if isinstance(loss, CallableLoss) else loss
+    if isinstance(function, functools.partial):  # the loss module is an argument
+        function = next((arg for arg in function.args if isinstance(arg, nn.Module)), function.func)
+    name = getattr(function, "__qualname__", None)
+    return type(function).__name__ if name is None else f"the function `{name}`"

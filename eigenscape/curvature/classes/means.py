@@ -135,7 +135,7 @@ class ClassMeans:
         return risk.ranks.sum(total).to(Y).T
 
     def blocks(self) -> Iterator[Tensor]:
-        """Yield M in pieces (C, C, some parameters) in float64; if not stored, made anew."""
+        """Yield M in pieces (C, C, some parameters) in float64; recomputed if not stored."""
         self._require_same_point()
         shape = self.weights.shape
         for rows in [self._stored] if self._stored is not None else self._groups():
@@ -148,10 +148,10 @@ class ClassMeans:
         C, section = len(self._labels), self._section()
         for c in self.weights.any(1).nonzero()[:, 0].tolist() or [0]:
             if self._stored is None:
-                own = self._class_rows(section, c, self._every_label())
+                rows = self._class_rows(section, c, self._every_label())
             else:
-                own = self._stored[c * C : (c + 1) * C].double()
-            yield slice(c, c + 1), own[None]
+                rows = self._stored[c * C : (c + 1) * C].double()
+            yield slice(c, c + 1), rows[None]
 
     def tiles(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield M once, in pieces of some classes and parameters, for what adds up over both."""
@@ -167,7 +167,7 @@ class ClassMeans:
         Cost: k backward passes over the data, where samples can be brought together by class.
 
         Args:
-            amounts: What of every candidate label goes into them (C, C, k).
+            amounts: Coefficient of every candidate label in each combination (C, C, k).
 
         Returns:
             Σ_{c'} amounts_{c,c'} times the mean of the cell (c, c').
@@ -175,20 +175,20 @@ class ClassMeans:
         self._require_same_point()
         section = self._section()
         total = self.weights.new_empty(len(amounts), amounts.shape[2], section.size)
-        for c, own in enumerate(amounts):
-            total[c] = self._class_rows(section, c, own)
+        for c, label_amounts in enumerate(amounts):
+            total[c] = self._class_rows(section, c, label_amounts)
         return total
 
     def _groups(self) -> Iterator[Tensor]:
         """Yield M for as many parameters at a time as fit, tensors cut where they are too large."""
         C, n = len(self._labels), self.risk.space.size
-        # Never fewer than make C·n numbers, as many as `by_class` has: so C groups at most.
+        # At least n/C parameters, which is C·n numbers as in `by_class`: at most C groups.
         most = max(self.max_bytes // (C * C * self.risk.dtype.itemsize), -(-n // C))
         for start in range(0, n, most):
             yield self._rows(self._section(start, min(start + most, n)))
 
     def _section(self, start: int = 0, stop: int | None = None) -> Section:
-        """Return some parameters, from one number to another; all by default."""
+        """Return the parameters from `start` to `stop`; all by default."""
         space = self.risk.space
         stop = space.size if stop is None else stop
         starts = {name: space.offset(name) for name in space.names}
@@ -204,22 +204,22 @@ class ClassMeans:
         """Return M (C², some parameters) in their dtype, one class at a time."""
         C, labels, risk = len(self._labels), self._every_label(), section.risk
         rows = torch.empty(C * C, section.size, dtype=risk.dtype, device=risk.device)
-        for c in range(C):  # without a name, a class is gone before the next one comes
+        for c in range(C):  # no variable holds a class's rows while the next ones are made
             rows[c * C : (c + 1) * C] = self._class_rows(section, c, labels)
         return rows
 
     def _class_rows(self, section: Section, c: int, amounts: Tensor) -> Tensor:
         """Return means of one class, combined by amounts (C, k), as rows; added up in float64."""
-        risk, labels = section.risk, amounts.T
-        own = self.weights.new_zeros(len(labels), section.size)
+        risk, combinations = section.risk, amounts.T
+        rows = self.weights.new_zeros(len(combinations), section.size)
         if not bool(self.weights[c].any()):
-            return own  # without a pass over the data: the class does not occur
+            return rows  # without a pass over the data: the class does not occur
         with risk.ranks.together(), torch.enable_grad(), risk.evaluating():
             for terms in self._all_terms(risk, self._batches_of(c), only=c):
                 rates = self._rates(terms)
-                for place, amount in zip(own, labels, strict=True):
-                    self._add_pulled(place, terms, rates * amount, first=section.first)
-        total = risk.ranks.sum(own)
+                for row, label_amounts in zip(rows, combinations, strict=True):
+                    self._add_pulled(row, terms, rates * label_amounts, first=section.first)
+        total = risk.ranks.sum(rows)
         # By sums: `isfinite` of all of it would take as much memory again.
         if not bool(total.sum(1).isfinite().all()):
             raise NonFiniteError(
@@ -235,17 +235,17 @@ class ClassMeans:
         """
         u = amounts.sum(1, keepdim=True) * terms.p
         u.index_add_(1, self._labels, amounts, alpha=-1)
-        found = gradients(terms.head, terms.leaves, u.to(terms.head.dtype))
+        slopes = gradients(terms.head, terms.leaves, u.to(terms.head.dtype))
         # Tensor by tensor, without a copy of the whole gradient, flat or in float64.
         start = -first
-        for leaf, part in zip(terms.leaves, found, strict=True):
+        for leaf, slope in zip(terms.leaves, slopes, strict=True):
             low, high = max(start, 0), min(start + leaf.numel(), len(total))
-            if part is not None:
-                total[low:high].add_(part.flatten()[low - start : high - start])
+            if slope is not None:
+                total[low:high].add_(slope.flatten()[low - start : high - start])
             start += leaf.numel()
 
     def _rates(self, terms: Terms) -> Tensor:
-        """Return (ω / w_{c,c'}) σ (T, C); nothing of an empty cell."""
+        """Return (ω / w_{c,c'}) σ (T, C); zero for an empty cell."""
         cells = self.weights[terms.labels]
         is_empty = cells <= 0
         return terms.weights * terms.scales / cells.where(~is_empty, 1.0) * ~is_empty
@@ -301,7 +301,7 @@ class ClassMeans:
         return z.movedim(1, -1).flatten(0, -2), labels.flatten(), s.flatten()
 
     def _require_same_point(self) -> None:
-        """Refuse parameters that are not those of the means; cost: one reading of the model."""
+        """Refuse parameters that changed since the means were made; cost: one read of the model."""
         last = self._snapshot
         if last.is_counted_as_changed() or bool(last.differs(self.risk.device)):
             raise NonDeterministicRiskError(
@@ -309,8 +309,8 @@ class ClassMeans:
                 "weights and means are the old ones. Make a new `ClassGradients(risk)`."
             )
 
-    # A class's samples are brought together, so that C backward passes over the data are enough and
-    # not C² of them. It needs one term for each sample, and samples that do not see each other.
+    # Samples of one class are batched together, so that C backward passes over the data are enough
+    # instead of C². This needs one term per sample, and samples that do not affect each other.
 
     def _batches_of(self, c: int) -> Iterator[Batch]:
         """Yield the samples of one class in batches about as large as the risk's."""
@@ -324,45 +324,47 @@ class ClassMeans:
             index = (batch.target == self._labels[c]).nonzero()[:, 0]
             if len(index) == 0:
                 continue
-            part = _taken(batch, index)
-            alike = waiting.setdefault(_signature(part), [])
-            if sum(b.size for b in alike) + part.size > limit and alike:
+            samples = _subset(batch, index)
+            alike = waiting.setdefault(_signature(samples), [])
+            if sum(b.size for b in alike) + samples.size > limit and alike:
                 yield _joined(alike)
                 alike.clear()
-            alike.append(part)
+            alike.append(samples)
         for alike in waiting.values():
             yield _joined(alike)
 
     def _try_group(self) -> bool:
         """Compare the logits of some samples with those they have in their batch."""
         with self.risk.ranks.together(), torch.no_grad(), self.risk.evaluating():
-            # The largest: some of a single sample are all of it. Where all batches have one sample,
-            # none are joined, and those of a class are right whatever the model does.
+            # The largest batch: with a single sample the subset would be the whole batch. Where all
+            # batches have one sample, none are joined and nothing can go wrong.
             batch = max(self.risk.batches, key=lambda batch: batch.size)
             leaves = pytree.tree_leaves((batch.args, batch.kwargs, batch.target))
             if any(not isinstance(t, Tensor) or t.shape[:1] != (batch.size,) for t in leaves):
                 return False
             params = self.risk.parameters()
-            whole = self.risk.output(params, batch)
-            if batch.target.shape != (batch.size,) or whole.shape[:1] != batch.target.shape:
+            full_output = self.risk.output(params, batch)
+            if batch.target.shape != (batch.size,) or full_output.shape[:1] != batch.target.shape:
                 return False
             index = torch.arange(0, batch.size, 2, device=self.risk.device)
             try:
-                some = self.risk.output(params, _taken(batch, index))
-            except Exception:  # whatever a model may do with fewer samples than it was given
+                subset_output = self.risk.output(params, _subset(batch, index))
+            except Exception:  # a model may raise anything on a smaller batch
                 return False
-            if some.shape != whole[index].shape:
+            if subset_output.shape != full_output[index].shape:
                 return False
-            gap = (some - whole[index]).nan_to_num().norm()
-            return bool(gap <= self.risk.slack * whole[index].nan_to_num(posinf=0, neginf=0).norm())
+            gap = (subset_output - full_output[index]).nan_to_num().norm()
+            return bool(
+                gap <= self.risk.slack * full_output[index].nan_to_num(posinf=0, neginf=0).norm()
+            )
 
 
 def pieces(rows: Tensor, most: int | None = None) -> Iterator[Tensor]:
-    """Cut the last dimension, the parameters, so that few numbers are worked on at a time."""
+    """Split the last dimension, the parameters, into pieces of at most `most` numbers."""
     yield from rows.split(max(1, (most or _CHUNK) // rows[..., 0].numel()), dim=-1)
 
 
-def _taken(batch: Batch, index: Tensor) -> Batch:
+def _subset(batch: Batch, index: Tensor) -> Batch:
     """Return some samples of a batch."""
     args, kwargs, target = pytree.tree_map(
         lambda t: t[index], (batch.args, batch.kwargs, batch.target)

@@ -66,9 +66,9 @@ def class_moments(
         risk: It must pass `labels_of`.
         layers: Their vectors are joined, one after the other.
         call: The user's call, for messages.
-        shared: Add roots over positions and average inputs over them: then each sample has one of
-            each, whatever layers have. Else each position has its own, of a single layer.
-        per_class: Or one class for all.
+        shared: Sum roots and average inputs over positions, so that each sample has one vector of
+            both; needed for several layers. Else every position of a single layer counts by itself.
+        per_class: Whether classes are kept apart; else all samples form one class.
         num_samples: As for `KroneckerHessian`.
         seed: Fixes the drawn targets.
 
@@ -86,7 +86,7 @@ def class_moments(
     samples, vectors = risk.ranks.sum(sums.samples), risk.ranks.sum(sums.vectors)
     present = (samples > 0).nonzero()[:, 0]
     weights = samples[present] / samples.sum()
-    outputs, inputs = (risk.ranks.sum(part) for part in sums.stacked(present.tolist()))
+    outputs, inputs = (risk.ranks.sum(local_sum) for local_sum in sums.stacked(present.tolist()))
     return ClassMoments(
         classes=present,
         weights=weights,
@@ -136,7 +136,7 @@ class _Sums:
     ) -> None:
         self._layers, self._shared, self._sizes, self._rows = layers, shared, (0, 0), rows
         self.num_samples = num_samples
-        # Of classes that occur alone: most of a thousand may not.
+        # Only for classes that occur: of a thousand, most may not.
         self._outputs: dict[int, Tensor] = {}
         self._inputs: dict[int, Tensor] = {}
 
@@ -152,41 +152,41 @@ class _Sums:
         pairs = zip(self._layers, tails, strict=True)
         x = self._joined([input_vectors(layer, tail) for layer, tail in pairs], torch.mean)
         if not self._sizes[0]:
-            self._sizes = self._slopes(leaves).shape[-1], x.shape[-1]
+            self._sizes = self._joined_slopes(leaves).shape[-1], x.shape[-1]
             self.samples, self.vectors = sizes.new_zeros(2, len(sizes), dtype=torch.float64)
         self.samples += sizes
         self.vectors += sizes * x.shape[1]
-        parts = sizes.tolist()
-        _add_grams(self._inputs, x[index], parts)
+        class_sizes = sizes.tolist()
+        _add_grams(self._inputs, x[index], class_sizes)
         self.num_samples = draws_needed(prediction, self.num_samples)
         for root in output_roots(risk, prediction, batch, self.num_samples, seed):
-            found = torch.autograd.grad(
+            slopes = torch.autograd.grad(
                 prediction, leaves, root, retain_graph=True, materialize_grads=True
             )
-            _add_grams(self._outputs, self._slopes(found)[index], parts)
+            _add_grams(self._outputs, self._joined_slopes(slopes)[index], class_sizes)
 
-    def _slopes(self, found: Sequence[Tensor]) -> Tensor:
-        pairs = zip(self._layers, found, strict=True)
+    def _joined_slopes(self, slopes: Sequence[Tensor]) -> Tensor:
+        pairs = zip(self._layers, slopes, strict=True)
         return self._joined([output_vectors(layer, slope) for layer, slope in pairs], torch.sum)
 
-    def _joined(self, parts: list[Tensor], reduce: Any) -> Tensor:
+    def _joined(self, vectors: list[Tensor], reduce: Any) -> Tensor:
         """Join the vectors of all layers: (N, P, m), or (N, 1, Σm)."""
         if not self._shared:
-            return parts[0]
-        return torch.cat([reduce(part, dim=1, keepdim=True) for part in parts], dim=2)
+            return vectors[0]
+        return torch.cat([reduce(v, dim=1, keepdim=True) for v in vectors], dim=2)
 
     def stacked(self, classes: list[int]) -> Iterator[Tensor]:
-        """Yield Σ b bᵀ (K, m, m) and Σ x̃x̃ᵀ (K, n, n) of classes, which other ranks may have."""
+        """Yield Σ b bᵀ (K, m, m) and Σ x̃x̃ᵀ (K, n, n); zero for classes of other ranks alone."""
         for sums, size in zip((self._outputs, self._inputs), self._sizes, strict=True):
             none = self.samples.new_zeros(size, size)
             yield torch.stack([sums.pop(c, none) for c in classes])
 
 
 def _add_grams(sums: dict[int, Tensor], vectors: Tensor, sizes: list[int]) -> None:
-    for number, part in enumerate(vectors.split(sizes)):
-        if len(part):
-            found = gram(part)
-            sums[number] = sums[number].add_(found) if number in sums else found
+    for number, class_vectors in enumerate(vectors.split(sizes)):
+        if len(class_vectors):
+            class_gram = gram(class_vectors)
+            sums[number] = sums[number].add_(class_gram) if number in sums else class_gram
 
 
 def _symmetric(matrices: Tensor) -> Tensor:

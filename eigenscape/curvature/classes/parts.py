@@ -74,7 +74,9 @@ class ClassParts:
         require_choice(name, self.names, "part")
         if name in WIDE:
             return self.wide_columns(name, T)
-        return self.small_columns(name, own_means(T) if name == "same" else self.class_means(T))
+        return self.small_columns(
+            name, diagonal_means(T) if name == "same" else self.class_means(T)
+        )
 
     def wide_columns(self, name: str, T: Tensor, classes: slice = slice(None)) -> Tensor:
         """Return the rows of `columns` that belong to some classes, for "cross" or "between".
@@ -137,7 +139,7 @@ class ClassParts:
         return {"global": 1, "cross": C * (C - 1), "between": C * C}.get(name, C)
 
 
-def own_means(T: Tensor) -> Tensor:
+def diagonal_means(T: Tensor) -> Tensor:
     """Return the numbers (C, k) of the cells (c, c)."""
     return T.diagonal(dim1=0, dim2=1).T
 
@@ -170,5 +172,5 @@ def top_eigenvalues(gram: Tensor, most: int) -> Tensor:
 
 
 def _shares(weights: Tensor, total: Tensor) -> Tensor:
-    """Divide; nothing has a share of nothing."""
+    """Divide; zero where the total is zero."""
     return torch.where(total > 0, weights / total.where(total > 0, 1.0), 0.0)

@@ -170,7 +170,7 @@ class LayerChoice(Choice):
         return loss_curvature(self.risk, output, batch)
 
     def restricted(self, names: tuple[str, ...]) -> None:
-        """A part of a layer's block is a part of its products."""
+        """Return None: products with a sub-block are as expensive as with the layer's block."""
         return None
 
     def _graph(self, batch: Batch) -> BatchProduct:
@@ -197,7 +197,7 @@ class LayerChoice(Choice):
         return obstacle
 
     def _direct_obstacle(self) -> str | None:
-        """Say if a loss of the user's own reaches the layer's parameters beside the output."""
+        """Say if a loss of the user's own depends directly on the layer's parameters."""
         risk = self.risk
         if not isinstance(risk.loss, CallableLoss):
             return None

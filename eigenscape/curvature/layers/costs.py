@@ -110,7 +110,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Work:
-    """What the tail takes; bytes are those of the largest batch.
+    """What products of the tail cost; bytes are those of the largest batch.
 
     Attributes:
         flops: Multiplications and additions of a product, over all data.
@@ -236,7 +236,7 @@ def tail_candidate(work: Work, limits: Limits, num_params: int, *, is_fixed: boo
     q, held = num_params, work.graph / work.batch_share
     kept = min(work.num_batches, int(limits.budget // max(work.graph, 1.0))) if is_fixed else 0
     graphs = held if kept == work.num_batches else (kept + 1) * work.graph
-    # Beside the graphs: the row, and a float64 sum where there is more than one batch.
+    # In addition to the graphs: the row, and a float64 sum if there is more than one batch.
     each = work.product + q * (limits.itemsize + 8 * (work.num_batches > 1))
     # The first graph is tried on two vectors; the first's product waits in float64.
     tried = work.graph + work.product + q * (3 * limits.itemsize + 8)
@@ -258,8 +258,8 @@ class Sizes:
         N: Samples.
         P: Positions.
         C: Roots.
-        n: Numbers of an input that are multiplied: 1 of a one-hot vector.
-        m: Numbers of an output.
+        n: Entries of an input that are multiplied: 1 for a one-hot vector.
+        m: Entries of an output.
         q: Parameters.
         made: Bytes of one input as the model makes it.
         kept: Bytes of one input as it is stored.
@@ -325,7 +325,7 @@ def stored_candidates(
     product = _product_bytes(sizes, limits.of_chunks(CACHE_BYTES))
     passes = C * work.num_batches
     going_back = C * work.flops / 2  # a product goes back too, and has one more for the slope
-    # Of a single batch, room is made when it is done.
+    # With a single batch, storage is allocated after the batch's temporaries are freed.
     making = max(held * (work.num_batches > 1) + batch, held + batch_factors)
     factors = Candidate(
         "factors",
@@ -363,7 +363,7 @@ def _batch_bytes(sizes: Sizes, work: Work, samples: float) -> float:
     C, size = sizes.C, sizes.size
     roots = samples * C * (sizes.P * sizes.m + C) * size
     inputs = samples * sizes.P * sizes.made
-    # The curvature at the output is taken apart, in float64; then it goes back, root by root; then
+    # The curvature at the output is decomposed in float64; its roots go back one by one; then
     # inputs are unfolded.
     apart = work.forward + samples * C * C * (32 + 2 * size)
     return max(apart, work.back + roots, work.forward + roots + sizes.copies * inputs)

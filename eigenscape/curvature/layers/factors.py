@@ -5,7 +5,7 @@ gradient of the layer's matrix W̃ (m × ñ) when r_j goes backward from the out
 
 Letters: N samples, P positions, C roots; x̃ (N, P, ñ) the layer's inputs, with a 1 for the bias;
 b (N, C, P, m) the roots brought back to the layer's output; V (k, m, ñ) the vectors. An embedding's
-x̃ are one-hot: their numbers (N, P) are kept in their place, and products gather and add rows.
+x̃ are one-hot: their indices (N, P) are kept instead, and products gather and add rows.
 
 Factors may be kept rounded (bfloat16), or in the host's memory. They come to the device, and to the
 dtype of the products, a chunk of samples at a time: what is multiplied is then a matrix H̃ that is
@@ -43,7 +43,7 @@ CACHE_BYTES, GPU_BYTES = 16 * 2**20, 2**29
 # Rows of a Gram matrix come in blocks large enough for the product to run at full speed.
 ROWS_BYTES = 2**26
 
-_Part = TypeVar("_Part")
+_Chunk = TypeVar("_Chunk")
 _Pair = tuple[Tensor, Tensor]
 
 
@@ -64,7 +64,7 @@ class Factors:
 
         Args:
             layer: The layer.
-            inputs: x̃ (N, P, ñ), or numbers (N, P) for a lookup.
+            inputs: x̃ (N, P, ñ), or indices (N, P) for a lookup.
             roots: b (N, C, P, m).
             device: Where products are computed; where the roots are by default.
             dtype: In which dtype; the roots' by default, and never less than float32.
@@ -122,10 +122,10 @@ class Factors:
         """
         (N, C, P, m), k = self.roots.shape, weights.shape[1]
         total = self._zeros(k * m)
-        parts = iter(weights.reshape(N, C, k).split(self._size(P * k * m, CACHE_BYTES)))
+        weight_chunks = iter(weights.reshape(N, C, k).split(self._size(P * k * m, CACHE_BYTES)))
         for x, b in self._chunks(P * k * m, CACHE_BYTES):
             wide = x if self._is_lookup else x.double()
-            _add_weighted(total, wide, b.double(), next(parts))
+            _add_weighted(total, wide, b.double(), next(weight_chunks))
         return from_matrices(self._layer, total.view(k, m, -1))
 
     def gram(self) -> Tensor:
@@ -138,10 +138,10 @@ class Factors:
         n = self.num_inputs
         compared = 1 if self._is_lookup else n
         if P * P * (compared + C * C * m) <= C * (C + P / N) * m * n:
-            # Pairs of parts hold (C·P)² numbers for each pair of samples.
+            # Pairs of chunks hold (C·P)² numbers for each pair of samples.
             side = int((self._limit(ROWS_BYTES) / 16) ** 0.5) // (C * P)
             return self._by_pairs(lambda x, b: (x, b), _contracted, max(1, side))
-        # Rows may take as much memory as the matrix: small parts would be formed too often.
+        # Rows may take as much memory as the matrix: small chunks would be formed too often.
         most = max(self._limit(ROWS_BYTES), 8 * (N * C) ** 2)
         return self._by_pairs(
             lambda x, b: _matrices(x, b, n).flatten(2).flatten(0, 1),
@@ -151,24 +151,24 @@ class Factors:
 
     def _by_pairs(
         self,
-        prepare: Callable[[Tensor, Tensor], _Part],
-        multiply: Callable[[_Part, _Part], Tensor],
+        prepare: Callable[[Tensor, Tensor], _Chunk],
+        multiply: Callable[[_Chunk, _Chunk], Tensor],
         size: int,
     ) -> Tensor:
-        """Fill a symmetric matrix from pairs of parts of so many samples."""
+        """Fill a symmetric matrix from pairs of chunks of `size` samples."""
         N, C = self.roots.shape[:2]
         K = torch.empty(N * C, N * C, dtype=torch.float64, device=self._device)
 
-        def part(start: int) -> _Part:
+        def chunk(start: int) -> _Chunk:
             picked = slice(start, start + size)
             x = self.inputs[picked].to(self._device)
             b = self.roots[picked].to(self._device, torch.float64)
             return prepare(x if self._is_lookup else x.double(), b)
 
         for i in range(0, N, size):
-            first = part(i)
+            first = chunk(i)
             for j in range(i, N, size):
-                block = multiply(first, first if i == j else part(j))
+                block = multiply(first, first if i == j else chunk(j))
                 rows = slice(i * C, i * C + block.shape[0])
                 columns = slice(j * C, j * C + block.shape[1])
                 K[rows, columns], K[columns, rows] = block, block.T
@@ -192,16 +192,16 @@ class Factors:
             del rows  # before the next ones take their memory
 
     def _zeros(self, width: int) -> Tensor:
-        """Return zeros (width, ñ) for sums; of a lookup, each column is one piece of memory."""
+        """Return zeros (width, ñ) for sums; for a lookup, each column is contiguous in memory."""
         shape = (width, self.num_inputs)[:: -1 if self._is_lookup else 1]
         zeros = torch.zeros(shape, dtype=torch.float64, device=self._device)
         return zeros.T if self._is_lookup else zeros
 
     def _chunks(self, width: int, cpu_bytes: int) -> Iterator[_Pair]:
-        """Yield samples, brought to their device and dtype; `width` numbers for each stay small."""
+        """Yield chunks of samples as products take them; each makes `width` temporary numbers."""
         size = self._size(width, cpu_bytes)
-        parts = list(zip(self.inputs.split(size), self.roots.split(size), strict=True))
-        coming = iter(parts) if self._is_here else _conveyed(parts, self._device)
+        chunks = list(zip(self.inputs.split(size), self.roots.split(size), strict=True))
+        coming = iter(chunks) if self._is_here else _conveyed(chunks, self._device)
         for x, b in coming:
             yield x if self._is_lookup else x.to(self._dtype), b.to(self._dtype)
 
@@ -221,7 +221,7 @@ class Factors:
 
 
 def symmetrise(block: Tensor, limit: int) -> None:
-    """Put the mean of a matrix and its transpose in its place, in so many bytes beside it."""
+    """Replace a matrix by its symmetric part, with at most `limit` bytes of temporaries."""
     for some in _bands(block, limit):
         row, column = block[some, some.start :], block[some.start :, some]
         mean = (row + column.T).div_(2)
@@ -230,41 +230,43 @@ def symmetrise(block: Tensor, limit: int) -> None:
 
 
 def _bands(block: Tensor, limit: int) -> Iterator[slice]:
-    """Cut the rows of a matrix so that two copies of a part stay small."""
+    """Cut the rows of a matrix into bands, so that two copies of a band stay small."""
     size = max(1, limit // (16 * len(block)))
     return (slice(start, start + size) for start in range(0, len(block), size))
 
 
-def _conveyed(parts: list[_Pair], device: torch.device) -> Iterator[_Pair]:
-    """Yield parts copied to a GPU, each copied while the one before it is multiplied."""
-    # Two places are used in turn: copies wait until the work on a place is done, and work waits
-    # until a copy has come. Without them a host that runs ahead would ask for memory for all parts.
+def _conveyed(chunks: list[_Pair], device: torch.device) -> Iterator[_Pair]:
+    """Yield chunks copied to a GPU, each copied while the one before it is multiplied."""
+    # Two buffers are used in turn: copies wait until the work on a buffer is done, and work waits
+    # until a copy has arrived. Without them a host that runs ahead would allocate all chunks.
     user, courier = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-    places = [tuple(torch.empty_like(t, device=device) for t in parts[0]) for _ in range(2)]
+    buffers = [tuple(torch.empty_like(t, device=device) for t in chunks[0]) for _ in range(2)]
     come, done = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
-    courier.wait_stream(user)  # the places may have been somebody else's
+    courier.wait_stream(user)  # other work on that stream may still use this memory
 
     def send(number: int) -> _Pair:
-        x, b = (place[: len(t)] for place, t in zip(places[number % 2], parts[number], strict=True))
+        x, b = (
+            buffer[: len(t)] for buffer, t in zip(buffers[number % 2], chunks[number], strict=True)
+        )
         with torch.cuda.stream(courier):
             if number >= 2:
                 courier.wait_event(done[number % 2])
-            x.copy_(parts[number][0], non_blocking=True)
-            b.copy_(parts[number][1], non_blocking=True)
+            x.copy_(chunks[number][0], non_blocking=True)
+            b.copy_(chunks[number][1], non_blocking=True)
             come[number % 2].record(courier)
         return x, b
 
     coming = send(0)
     try:
-        for number in range(len(parts)):
+        for number in range(len(chunks)):
             here = coming
-            if number + 1 < len(parts):
+            if number + 1 < len(chunks):
                 coming = send(number + 1)
             user.wait_event(come[number % 2])
             yield here
             done[number % 2].record(user)
     finally:
-        user.wait_stream(courier)  # the places go back to the user's stream
+        user.wait_stream(courier)  # the buffers are freed on the user's stream
 
 
 def _add_weighted(total: Tensor, x: Tensor, b: Tensor, s: Tensor) -> None:
@@ -290,7 +292,7 @@ def _matrices(x: Tensor, b: Tensor, num_inputs: int) -> Tensor:
 
 
 def _contracted(first: _Pair, second: _Pair) -> Tensor:
-    """Return ⟨R_nj, R_n'j'⟩ = Σ_pp' (b_p·b'_p')(x̃_p·x̃'_p') for two parts."""
+    """Return ⟨R_nj, R_n'j'⟩ = Σ_pp' (b_p·b'_p')(x̃_p·x̃'_p') for two chunks."""
     (x, b), (y, d) = first, second
     (N, C, P, m), M = b.shape, len(y)
     if x.ndim == 2:  # one-hot vectors are equal or orthogonal
@@ -319,8 +321,8 @@ def factors_obstacle(risk: EmpiricalRisk, layer: Layer, tail: Tail) -> str | Non
         return obstacle
     if not have_exact_roots(tail.prediction):
         return "the model's output is not (samples, up to 256 numbers)"
-    if (found := len(tail.output)) != (expected := len(tail.prediction)):
-        return f"the layer's output has {found} rows for {expected} samples"
+    if (num_rows := len(tail.output)) != (num_samples := len(tail.prediction)):
+        return f"the layer's output has {num_rows} rows for {num_samples} samples"
     if isinstance(risk.loss, CallableLoss):
         return "a loss of your own may not be convex in the model's output"
     if (name := curved_operation(tail.prediction, tail.output)) is not None:
@@ -349,16 +351,16 @@ def batch_factors(
     """
     with torch.enable_grad(), risk.evaluating():
         tail = capture_tail(risk, layer, batch)
-        # The plan looked at the first batch; a model may take another road with this one.
+        # The plan looked at the first batch; a model may branch differently on this one.
         if (reason := factors_obstacle(risk, layer, tail)) is not None:
             raise UnsupportedModelError(
                 f"Layer '{layer.name}' cannot be stored as factors: {reason}. Use "
                 "`LayerHessian(risk, layer, representation='tail')`."
             )
         shape = output_vectors(layer, tail.output).shape
-        found = exact_roots(risk, tail.prediction.detach(), batch)
-        roots = tail.output.new_empty(shape[0], len(found), *shape[1:])
-        for number, root in enumerate(found):
+        output_roots = exact_roots(risk, tail.prediction.detach(), batch)
+        roots = tail.output.new_empty(shape[0], len(output_roots), *shape[1:])
+        for number, root in enumerate(output_roots):
             (slope,) = torch.autograd.grad(tail.prediction, tail.output, root, retain_graph=True)
             roots[:, number] = output_vectors(layer, slope)
     if not is_lookup(layer):
@@ -394,30 +396,30 @@ def all_factors(
     pinned = on_host and risk.device.type == "cuda"
     inputs = roots = torch.empty(0)
 
-    def put(part: Tensor, room: Tensor, first: int) -> Tensor:
-        """Store a part among others, in a larger room where it has more positions or roots."""
-        sizes = list(part.shape[1:])
-        if first == 0 or any(map(int.__gt__, sizes, room.shape[1:])):
-            # What fewer positions or roots leave free is zero, and adds nothing.
-            shape = sizes if first == 0 else list(map(max, sizes, room.shape[1:]))
-            dtype = storage if part.is_floating_point() else None
+    def put(chunk: Tensor, buffer: Tensor, first: int) -> Tensor:
+        """Write a chunk into the buffer, enlarged if the chunk has more positions or roots."""
+        sizes = list(chunk.shape[1:])
+        if first == 0 or any(map(int.__gt__, sizes, buffer.shape[1:])):
+            # Chunks with fewer positions or roots are padded with zeros, which add nothing.
+            shape = sizes if first == 0 else list(map(max, sizes, buffer.shape[1:]))
+            dtype = storage if chunk.is_floating_point() else None
             larger = torch.zeros(
                 (risk.num_own_samples, *shape),
-                dtype=dtype or part.dtype,
+                dtype=dtype or chunk.dtype,
                 device=device,
                 pin_memory=pinned,
             )
             if first > 0:
-                larger[:, *map(slice, room.shape[1:])] = room
-            room = larger
-        room[first : first + len(part), *map(slice, sizes)] = part
-        return room
+                larger[:, *map(slice, buffer.shape[1:])] = buffer
+            buffer = larger
+        buffer[first : first + len(chunk), *map(slice, sizes)] = chunk
+        return buffer
 
     first = 0
     for batch in risk.batches:
-        part = batch_factors(risk, layer, batch)
-        inputs, roots = put(part.inputs, inputs, first), put(part.roots, roots, first)
-        first += len(part.inputs)
-        del part  # before the next batch takes its memory
+        factors = batch_factors(risk, layer, batch)
+        inputs, roots = put(factors.inputs, inputs, first), put(factors.roots, roots, first)
+        first += len(factors.inputs)
+        del factors  # before the next batch takes its memory
     dtype = torch.promote_types(risk.dtype, torch.float32)
     return Factors(layer, inputs, roots, device=risk.device, dtype=dtype, gpu_bytes=gpu_bytes)

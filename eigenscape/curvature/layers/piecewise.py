@@ -54,13 +54,13 @@ def curved_operation(output: Tensor, source: Tensor) -> str | None:
     Returns:
         The operation's name as autograd calls it, or None if there is none.
     """
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     waiting: list[Any] = [output.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen or getattr(node, "variable", None) is source:
+        if node is None or node in visited or getattr(node, "variable", None) is source:
             continue
-        seen.add(node)
+        visited.add(node)
         if (name := _curved(node)) is not None:
             return name
         waiting += [following for following, _ in node.next_functions]

@@ -36,7 +36,7 @@ class Choice(ABC):
 
     @abstractmethod
     def representation(self) -> Representation:
-        """Return the one in use, knowing nothing of the function yet."""
+        """Return a fresh representation of the kind in use."""
 
     @abstractmethod
     def product_on(self, batch: Batch, row: Tensor) -> Tensor:
@@ -48,4 +48,4 @@ class Choice(ABC):
 
     @abstractmethod
     def restricted(self, names: tuple[str, ...]) -> "Choice | None":
-        """Return that of the diagonal block of some tensors, if it can be had for less."""
+        """Return the choice for the diagonal block of some tensors, or None if it saves nothing."""

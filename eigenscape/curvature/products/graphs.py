@@ -81,7 +81,7 @@ class JacobianGraph(BatchProduct):
 def _random_like(tensor: Tensor) -> Tensor:
     """Return a leaf to differentiate linear functions by, always the same.
 
-    Where it is does not matter in exact arithmetic, but it must not be zero: the backward pass of
+    Its value does not matter in exact arithmetic, but it must not be zero: the backward pass of
     `torch.logcumsumexp` takes logarithms of what comes to it, and has no derivative there.
     """
     generator = torch.Generator().manual_seed(0)

@@ -103,7 +103,7 @@ class Program:
         return self._staged.run(_PUSH, columns, known, columns=stacks)
 
     def moved(self, pushed: dict[str, Tensor]) -> Tensor | None:
-        """Take J v, out unless `pull` needs it; None where z does not depend on any parameter."""
+        """Take J v, and drop it unless `pull` needs it; None if z depends on no parameter."""
         take = pushed.get if self._dz in self._staged.needs(_PULL) else pushed.pop
         return take(self._dz, None)
 
@@ -180,7 +180,7 @@ _SETTINGS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, tor
 def signature(batch: Batch) -> tuple[object, ...]:
     """Return what a program depends on: the shapes of a batch's tensors, the values of the rest.
 
-    Objects that are neither count as themselves: what they hold cannot be told from outside.
+    Other objects are told apart by identity: what they hold cannot be compared.
     """
     leaves, structure = pytree.tree_flatten((batch.args, batch.kwargs))
     return (*map(_kind_of, leaves), str(structure))
@@ -239,6 +239,6 @@ def _traced(
     if kind == "gauss-newton":
         return [z, dz, *pullback(u[0], *theta)]
     if kind == "residual":
-        # Nobody needs ż itself, so the trace need not lead there.
+        # ż itself is not needed, so it is not traced.
         return [z, z, *torch.func.jvp(lambda *w: pullback(r[0], *w), theta, v)[1]]
     return [z, dz, *torch.func.jvp(pullback, (r[0], *theta), (u[0], *v))[1]]

@@ -153,7 +153,7 @@ class NetworkChoice(Choice):
         self._start(risk)
 
     def _start(self, risk: EmpiricalRisk) -> None:
-        """Know nothing of the risk yet."""
+        """Reset everything that depends on the risk."""
         self.risk = risk
         self._chosen: tuple[str, str] | None = None  # with its reason
         self._work: Work | None = None
@@ -179,7 +179,7 @@ class NetworkChoice(Choice):
 
     def representation(self) -> Representation:
         """Return a sum over batches of what is the quickest."""
-        # What was confirmed of another function says nothing of this one.
+        # What was verified for another function says nothing about this one.
         self._graphs = self._kept_graphs(self._graphs.bytes_per_sample)
         with self.risk.evaluating():
             chosen, _ = self._decided()
@@ -285,7 +285,7 @@ class NetworkChoice(Choice):
 
 
 def network_candidates(work: Work, device: str) -> tuple[Candidate, ...]:
-    """Weigh what preparations take against what they save.
+    """Count what each representation costs: preparation before the first product, and products.
 
     Args:
         work: What a product takes with kept graphs.

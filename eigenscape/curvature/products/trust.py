@@ -1,4 +1,4 @@
-"""What a product is compared with before it counts: double backward, a transpose, a single row."""
+"""Checks of products before they are used: with double backward, a transpose, a single row."""
 
 from collections.abc import Callable
 
@@ -92,7 +92,7 @@ class KeptGraphs(Maker):
 
 
 class TrustedTraces(Maker):
-    """Makes products from traces, each compared with double backward before it counts.
+    """Makes products from traces, each compared with double backward before it is used.
 
     A trace holds whatever was true of the batch that it was made on, so one product of each batch
     is compared; and again, of one batch that contributes, where the parameters moved.
@@ -118,7 +118,7 @@ class TrustedTraces(Maker):
             exact: Makes what products are compared with.
             curvature_at: Gives the matrix at the output.
             compiled: Whether the stages are compiled.
-            refused: Told a problem, and whether to warn of it, it returns what is used instead.
+            refused: Called with a problem and whether to warn of it; returns what is used instead.
         """
         self._risk, self._kind, self._name, self._exact = risk, kind, name, exact
         self._curvature_at, self._compiled, self._refused = curvature_at, compiled, refused
@@ -129,7 +129,7 @@ class TrustedTraces(Maker):
         self._is_verified_here = False
 
     def make(self, batch: Batch) -> BatchProduct:
-        """Run what does not depend on the vector; go over to something else if a product differs.
+        """Run what does not depend on the vector; fall back to another maker if a product differs.
 
         Args:
             batch: The batch.
@@ -186,7 +186,7 @@ class TrustedTraces(Maker):
         )
 
     def _linearised(self, batch: Batch) -> LinearisedGraph:
-        # A tensor that took another's place is not seen by a program that holds the old one.
+        # A program holds the tensors that it was traced with, and does not see their replacements.
         if (tensors := self._risk.places()) != self._tensors:
             self._programs.clear()
             self._tensors = tensors

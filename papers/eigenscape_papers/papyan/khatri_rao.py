@@ -101,10 +101,10 @@ class KhatriRao(FormedOperator):
             raise EmptySelectionError(f"`{call}` needs at least one layer; got none. Name some.")
         if num_samples is not None:
             require_count(num_samples, "KhatriRao(num_samples=...)")
-        found = matrix_layers(risk, names, call)
+        chosen_layers = matrix_layers(risk, names, call)
         moments = class_moments(
             risk,
-            found,
+            chosen_layers,
             call,
             shared=True,
             per_class=per_class,
@@ -112,35 +112,37 @@ class KhatriRao(FormedOperator):
             seed=seed,
         )
         self.layers = tuple(names)
-        self._space = risk.restricted([name for layer in found for name in layer.params]).space
+        self._space = risk.restricted(
+            [name for layer in chosen_layers for name in layer.params]
+        ).space
         self._dtype, self._device = risk.dtype, risk.device
         self.classes, self.weights = moments.classes, moments.weights
         self.output_factors, self.input_factors = moments.outputs, moments.inputs
         self.num_samples = moments.num_samples
         self._compare(GaussNewton(risk))
         self.status = drawing_status("KhatriRao", num_samples, self.num_samples)
-        self._parts = _parts(found, self._space)
+        self._slices = _layer_slices(chosen_layers, self._space)
 
     @full_precision()
     def matmat(self, X: Tensor) -> Tensor:
         """Multiply columns: with V^l their matrices, layer k gets Σ_c π_c Σ_l Δ_c^kl V^l H_c^lk."""
-        V = [part.matrices(X) for part in self._parts]
-        totals = [torch.zeros_like(one) for one in V]
+        V = [layer.matrices(X) for layer in self._slices]
+        totals = [torch.zeros_like(matrix) for matrix in V]
         for weight, left, right in zip(
             self.weights, self.output_factors, self.input_factors, strict=True
         ):
             left, right = (weight * left).to(X), right.to(X)
-            for total, here in zip(totals, self._parts, strict=True):
-                for one, there in zip(V, self._parts, strict=True):
-                    blocks = left[here.outputs, there.outputs], right[there.inputs, here.inputs]
-                    total += blocks[0] @ one @ blocks[1]
-        parts = zip(self._parts, totals, strict=True)
-        return sum((part.columns(t, len(X)) for part, t in parts), start=torch.zeros_like(X))
+            for total, target in zip(totals, self._slices, strict=True):
+                for matrix, source in zip(V, self._slices, strict=True):
+                    delta = left[target.outputs, source.outputs]
+                    total += delta @ matrix @ right[source.inputs, target.inputs]
+        pairs = zip(self._slices, totals, strict=True)
+        return sum((layer.columns(t, len(X)) for layer, t in pairs), start=torch.zeros_like(X))
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A layer's place among the parameters and in both factors."""
+class _LayerSlices:
+    """Where a layer is among the parameters, and its rows and columns in both factors."""
 
     layer: Layer
     block: Block
@@ -157,14 +159,14 @@ class _Part:
         return self.block.put(from_matrices(self.layer, matrices).T, size)
 
 
-def _parts(layers: Sequence[Layer], space: ParamSpace) -> list[_Part]:
-    parts: list[_Part] = []
+def _layer_slices(layers: Sequence[Layer], space: ParamSpace) -> list[_LayerSlices]:
+    slices: list[_LayerSlices] = []
     m = n = 0
     for layer in layers:
         block = space.block(*layer.params)
         num_outputs = space.shapes[layer.params[0]][0]  # of a weight
         num_inputs = block.size // num_outputs
         outputs, inputs = slice(m, m + num_outputs), slice(n, n + num_inputs)
-        parts.append(_Part(layer, block, outputs, inputs))
+        slices.append(_LayerSlices(layer, block, outputs, inputs))
         m, n = outputs.stop, inputs.stop
-    return parts
+    return slices

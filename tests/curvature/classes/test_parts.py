@@ -8,8 +8,8 @@ from eigenscape.curvature.classes.parts import (
     LOW_RANK,
     PLAIN,
     ClassParts,
+    diagonal_means,
     gram_matrix,
-    own_means,
     top_eigenvalues,
 )
 from eigenscape.errors import UnknownNameError
@@ -118,7 +118,7 @@ def test_means_leave_the_own_class_out_where_cells_have_labels() -> None:
     check(parts.class_means(V), torch.einsum("cd,cdk->ck", off, V) / off.sum(1)[:, None])
     check(parts.class_means(V[1:3], slice(1, 3)), parts.class_means(V)[1:3])
     check(parts.global_mean(V), torch.einsum("cd,cdk->k", off, V) / off.sum())
-    check(own_means(V), torch.stack([V[c, c] for c in range(C)]))
+    check(diagonal_means(V), torch.stack([V[c, c] for c in range(C)]))
 
 
 @pytest.mark.parametrize("name", LOW_RANK)
