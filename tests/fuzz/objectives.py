@@ -196,7 +196,9 @@ def of_module(d: Draw, z: Tensor, layout: str, is_ragged: bool) -> Objective:
             "smooth l1": torch.where(e < 1, 0.5 * e * e, e - 0.5),
             "huber": torch.where(e < 0.7, 0.5 * e * e, 0.7 * (e - 0.35)),
             "poisson": z.exp() - y * z,
-            "soft margin": torch.log1p(torch.exp(-y * z)),
+            # By `log1p(exp(a))` the second derivative would be 1, not 0, from a = 355 on, as the
+            # square of an exponential overflows.
+            "soft margin": -F.logsigmoid(y * z),
         }[name]
         return each.flatten(1).mean(1).sum(), len(z)
 

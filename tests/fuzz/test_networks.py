@@ -4,6 +4,7 @@ The long test runs five minutes; more: `python -m tests.fuzz.run --count 10000`.
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor
 
 import eigenscape as es
+from tests.fuzz.draws import Draw
 from tests.fuzz.networks import draw
+from tests.fuzz.objectives import of_module
 from tests.fuzz.outcomes import difference, state
 from tests.fuzz.run import campaign, examine
 
@@ -55,6 +58,31 @@ def test_truth_and_user_have_the_same_numbers() -> None:
         for name, p in case.user.named().items():
             if "parametrizations" not in name:
                 torch.testing.assert_close(p.double(), truth[name], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("seed", [43212, 49257])
+def test_a_draw_that_pytorch_refuses_is_given_up_for_the_truth_too(seed: int) -> None:
+    """First comes an InstanceNorm over one place, which the norm written out would take."""
+    case = draw(seed)
+    assert list(case.user.named()) == list(case.truth.named())
+
+
+def _second_derivative(loss: Callable[[Tensor], Tensor], at: float) -> float:
+    z = torch.tensor(at, requires_grad=True)
+    (slope,) = torch.autograd.grad(loss(z), z, create_graph=True)
+    return float(torch.autograd.grad(slope, z)[0])
+
+
+def test_the_soft_margin_of_the_truth_is_right_where_exponentials_are_large() -> None:
+    draws = (Draw(seed, honest=True, dtype=torch.float64) for seed in itertools.count())
+    objectives = (of_module(d, torch.zeros(1, 1), "flat", False) for d in draws)
+    objective = next(each for each in objectives if each.name == "soft margin")
+    ones = torch.ones(1, 1)
+    right = lambda z: objective.terms(z.expand(1, 1), ones)[0]
+    assert _second_derivative(right, -500.0) == pytest.approx(0.0, abs=1e-15)
+    assert _second_derivative(right, -1.0) == pytest.approx(0.25 / math.cosh(0.5) ** 2, rel=1e-14)
+    # The formula of books: σ(1 - σ) is 0 there, and double backward says 1.
+    assert _second_derivative(lambda z: torch.log1p(torch.exp(-z)), -500.0) > 0.9
 
 
 # --- it can fail: each of these is a defect put into the library ---
