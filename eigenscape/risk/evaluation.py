@@ -115,21 +115,25 @@ def _gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
             parameter.grad = gradient
 
 
-_torch_group_norm = F.group_norm
-
-
 def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """Compute `F.hardsigmoid`, whose kernel has no second derivative, by one that has."""
     result = F.relu6(input + 3) / 6
     return input.copy_(result) if inplace else result
 
 
-def _group_norm(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
     """Compute `F.group_norm` so that its backward pass does not crash the process."""
     # PyTorch 2.13 crashes on a CPU if the memory format is channels-last and the input needs no
-    # gradient.
+    # gradient. `F.group_norm` refuses one value per group in a batch of one sample alone, though
+    # each sample is normalised by itself: a model that runs on all data would not run on one.
     plain = input.contiguous() if input.device.type == "cpu" else input
-    return _torch_group_norm(plain, *args, **kwargs)
+    return torch.group_norm(plain, num_groups, weight, bias, eps, torch.backends.cudnn.enabled)
 
 
 def _of_one_image(normalise: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import eigenscape as es
@@ -18,6 +19,7 @@ from tests.fuzz.networks import draw
 from tests.fuzz.objectives import of_module
 from tests.fuzz.outcomes import difference, state
 from tests.fuzz.run import campaign, examine
+from tests.fuzz.truth import group_norm
 
 QUICK = range(20)
 # Seeds that no other test uses; a failure names its own.
@@ -83,6 +85,13 @@ def test_the_soft_margin_of_the_truth_is_right_where_exponentials_are_large() ->
     assert _second_derivative(right, -1.0) == pytest.approx(0.25 / math.cosh(0.5) ** 2, rel=1e-14)
     # The formula of books: σ(1 - σ) is 0 there, and double backward says 1.
     assert _second_derivative(lambda z: torch.log1p(torch.exp(-z)), -500.0) > 0.9
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 4), (2, 6, 2, 3), (2, 6, 2, 3, 4)])
+def test_group_norm_by_formula_is_that_of_pytorch(shape: tuple[int, ...]) -> None:
+    x, weight, bias = torch.randn(shape), torch.randn(6), torch.randn(6)
+    torch.testing.assert_close(group_norm(x, 3, weight, bias), F.group_norm(x, 3, weight, bias))
+    torch.testing.assert_close(group_norm(x, 2, eps=0.1), F.group_norm(x, 2, eps=0.1))
 
 
 # --- it can fail: each of these is a defect put into the library ---

@@ -111,6 +111,20 @@ def test_group_normalisation_gives_the_same_numbers_whatever_the_layout() -> Non
     torch.testing.assert_close(slopes, plain)
 
 
+def test_one_sample_with_one_value_per_group_is_normalised() -> None:
+    """`F.group_norm` takes five such samples and refuses one."""
+    norm, X = nn.GroupNorm(3, 3), torch.randn(5, 3, 1)
+    nn.init.normal_(norm.bias)
+    with evaluating(norm, "weight", "bias"):
+        torch.testing.assert_close(norm(X[:1]), norm(X)[:1])
+    torch.testing.assert_close(norm(X), norm.bias[:, None].expand(5, 3, 1))
+    model = nn.Sequential(nn.Conv1d(2, 3, 4), norm, nn.Flatten(), nn.Linear(3, 2))
+    data = torch.randn(5, 2, 4), torch.randint(0, 2, (5,))
+    risk = es.EmpiricalRisk(model, es.CrossEntropy(), data, batch_size=2)
+    expected = F.cross_entropy(model(data[0]), data[1]).item()
+    assert risk.value() == pytest.approx(expected, rel=1e-12)
+
+
 def test_evaluations_may_stand_in_each_other() -> None:
     outside = F.hardsigmoid
     with evaluating(nn.Linear(1, 1)):
