@@ -187,7 +187,9 @@ class NetworkMatrix(LinearOperator):
         if not is_finite:
             raise NonFiniteError(
                 f"A product with {self._choice.name} is NaN or infinite. Check the vector, the "
-                "parameters and the data; second derivatives can overflow where the loss does not."
+                "parameters and the data; second derivatives can overflow where the loss does not. "
+                "An operation may also have none at such a point (in PyTorch 2.13 `logcumsumexp` "
+                "has none where its gradient is zero): write it out in simpler ones."
             )
         return result
 

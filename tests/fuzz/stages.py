@@ -262,7 +262,7 @@ def _plain_distances(x: Tensor) -> Tensor:
 
 
 def _plain_logcumsumexp(x: Tensor) -> Tensor:
-    # PyTorch's has a gradient whose derivative by what comes in is missing.
+    # PyTorch's has a gradient whose derivative by what comes in is NaN where that is zero.
     return torch.stack([x[..., : k + 1].logsumexp(-1) for k in range(x.shape[-1])], -1)
 
 
@@ -299,7 +299,7 @@ OPERATIONS: dict[str, Any] = {
 def operation(d: Draw, width: int) -> Part:
     name = d.pick(sorted(OPERATIONS))
     function = PLAIN.get(name, OPERATIONS[name]) if d.honest else OPERATIONS[name]
-    defect = NO_SECOND_DERIVATIVE if name == "distance" else ""
+    defect = NO_SECOND_DERIVATIVE if name in PLAIN else ""
     return Part(Lambda(function), width, [name], defect)
 
 
