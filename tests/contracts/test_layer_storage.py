@@ -48,7 +48,7 @@ def test_on_a_processor_factors_are_streamed_only_if_asked_for() -> None:
 def test_factors_that_exceed_a_gpu_are_streamed_and_then_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sizes = Sizes(N=10**6, P=1, C=10, n=400, m=100, q=40_000, given=1600, kept=1600, size=4,
+    sizes = Sizes(N=10**6, P=1, C=10, n=400, m=100, q=40_000, made=1600, kept=1600, size=4,
                   storage=4, copies=1)  # fmt: skip
     work = Work(flops=1e13, graph=1e7, product=1e7, forward=1e7, back=2e7, num_batches=1000,
                 batch_share=1e-3, num_roots=10)  # fmt: skip

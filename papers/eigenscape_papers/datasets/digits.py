@@ -25,7 +25,7 @@ def load_digits(*, split: str = "train", normalise: str = "standard") -> DataSet
         The data set; images have shape (1, 8, 8).
 
     Raises:
-        DataError: If scikit-learn is not installed.
+        MissingPackageError: If scikit-learn is not installed.
 
     Examples:
         >>> load_digits()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits as bundled
 
-from eigenscape.errors import DataError, UnknownNameError
+from eigenscape.errors import MissingPackageError, UnknownNameError
 from eigenscape_papers.datasets import load
 
 
@@ -54,6 +54,6 @@ def test_wrong_options_are_refused() -> None:
 
 
 def test_missing_scikit_learn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'eigenscape\[all\]'"):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'eigenscape\[digits\]'"):
         load("digits")

@@ -111,7 +111,7 @@ def test_factors_take_what_was_predicted() -> None:
 
 
 def test_smaller_numbers_take_less() -> None:
-    sizes = Sizes(N=70, P=3, C=5, n=11, m=7, q=77, given=88, kept=88, size=8, storage=8, copies=1)
+    sizes = Sizes(N=70, P=3, C=5, n=11, m=7, q=77, made=88, kept=88, size=8, storage=8, copies=1)
     work = Work(1e6, 1e4, 1e3, 1e4, 2e4, num_batches=2, batch_share=0.5, num_roots=5)
     exact = stored_candidates(sizes, work, CPU, asked="auto")[0]
     rounded = replace(sizes, kept=22, storage=2)
