@@ -4,6 +4,7 @@ Values before and after are those of PyTorch's interpreter, on inputs that no ex
 """
 
 import itertools
+import operator
 import random
 from collections.abc import Callable, Collection
 from typing import Any
@@ -160,6 +161,13 @@ def test_a_zero_that_is_returned_depends_on_no_input(hand: Hand) -> None:
     assert not placeholder.users
 
 
+def test_a_zero_of_unknown_shape_stays_as_it_is(hand: Hand) -> None:
+    (x,) = hand.inputs((3, 5))
+    zero = hand(aten.zeros_like.default, x)
+    del zero.meta["val"]
+    assert hand.compare([zero], simplify) == "zeros_like"
+
+
 def test_equal_operations_are_done_once(hand: Hand) -> None:
     x, y = hand.inputs((3, 5), (3, 5))
     twice = [hand(aten.sum.dim_IntList, hand(aten.mul.Tensor, x, y), [1]) for _ in range(2)]
@@ -235,6 +243,25 @@ def test_another_softmax_or_another_shift_is_not_taken_for_it(
     assert left.split().count("div") == 1
 
 
+def test_other_quotients_are_not_taken_for_the_derivative_of_a_softmax(hand: Hand) -> None:
+    x, t = hand.inputs((3, 5), (3, 5))
+    softmax = hand(aten._softmax.default, x, 1, False)
+    shifted = hand(aten.sub.Tensor, x, hand(aten.amax.default, x, [1], True))
+
+    def summed(value: fx.Node) -> fx.Node:
+        return hand(aten.sum.dim_IntList, value, [1], True)
+
+    weights, others = hand(aten.exp.default, shifted), hand(aten.exp.default, x)
+    quotients = [
+        hand(aten.div.Tensor, hand(aten.mul.Tensor, weights, t), summed(weights)),  # no sum
+        hand(aten.div.Tensor, summed(hand(aten.add.Tensor, weights, t)), summed(weights)),
+        hand(aten.div.Tensor, summed(hand(aten.mul.Tensor, others, t)), summed(others)),
+        hand(aten.div.Tensor, summed(hand(aten.mul.Tensor, t, x)), summed(weights)),
+    ]
+    left = hand.compare([softmax, *quotients], simplify)
+    assert left.split().count("div") == len(quotients)
+
+
 @pytest.mark.parametrize("shape", [(3, 4), (4,)])
 @pytest.mark.parametrize("product_first", [True, False])
 def test_a_product_and_a_summand_become_one_operation(
@@ -283,6 +310,13 @@ def test_summands_that_the_joint_operation_does_not_take_stay(
     a, b, c = hand.inputs((3, 5), (5, 4), shape)
     summed = hand(aten.add.Tensor, hand(aten.mm.default, a, b), c, **kwargs)
     assert hand.compare([summed], simplify) == "mm add"
+
+
+def test_a_summand_of_another_dtype_is_not_joined_with_a_product(hand: Hand) -> None:
+    a, b, c = hand.inputs((3, 5), (5, 4), (3, 4))
+    narrow = hand(aten._to_copy.default, c, dtype=torch.float32)
+    summed = hand(aten.add.Tensor, hand(aten.mm.default, a, b), narrow)
+    assert hand.compare([summed], simplify) == "_to_copy mm add"
 
 
 def test_the_comparison_notices_a_pass_that_changes_values(hand: Hand) -> None:
@@ -443,6 +477,17 @@ def test_random_numbers_and_sums_are_never_done_again(hand: Hand) -> None:
     nodes = list(hand.graph.nodes)
     kept = smallest_cut(nodes, [drawn, wide], again=0.0, free=[x])
     assert {node.target for node in kept} == {aten.bernoulli.default, aten.sum.dim_IntList}
+
+
+def test_what_was_split_is_kept_in_one_piece(hand: Hand) -> None:
+    (x,) = hand.inputs((8, 8))
+    product = hand(DEAR, x, x)
+    split = hand(aten.split.Tensor, product, 2)
+    pieces = [hand.graph.call_function(operator.getitem, (split, i)) for i in range(4)]
+    for i, piece in enumerate(pieces):
+        piece.meta["val"] = split.meta["val"][i]
+    wanted = [hand(VIEWS, piece) for piece in (*pieces, product)]
+    assert smallest_cut([x, product, split, *pieces, *wanted], wanted, again=AGAIN) == {product}
 
 
 def test_what_can_wait_is_not_kept(hand: Hand) -> None:
