@@ -3,16 +3,16 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
-
-import pooch
-import requests
 
 from eigenscape.errors import DataError, InvalidArgumentError
 from eigenscape.records import ProgressCallback, Ticker
 from eigenscape_papers.datasets._specs import FileSet, Form
 from eigenscape_papers.datasets.files import data_folders, locate_files
+
+if TYPE_CHECKING:
+    pass
 
 _ATTEMPTS = 3  # so often one address is asked, where the connection breaks
 _TIMEOUT_SECONDS = 30.0
@@ -79,6 +79,9 @@ def _fetch_one(
     bases: Sequence[str],
     progress: ProgressCallback | None,
 ) -> None:
+    import pooch
+    import requests
+
     pooch.get_logger().setLevel("WARNING")  # what it does is told by `progress`
     reasons: list[str] = []
     responses: list[requests.Response] = []
