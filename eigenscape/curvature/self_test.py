@@ -45,6 +45,13 @@ _ROUNDINGS = 8.0
 # Further groups that are tried if the first ones add nothing to some tensor.
 _MOST_SEARCHED = 8
 
+# What is differenced for each kind of matrix.
+_DIFFERENCES = {
+    "hessian": "gradients",
+    "gauss-newton": "outputs",
+    "residual": "gradients and outputs",
+}
+
 _OFF = SelfTest("off", "Not compared with the function itself, as asked (`self_test=False`).")
 _CONSTANT = "values that the model detaches count as constants, as asked, and differences move them"
 
@@ -261,8 +268,7 @@ class _Examination:
             terms.append(lambda step: sign * pull(output_at(line, direction, step)))
         noise = self._noise(line, product)
         return compare(
-            f"a product of {self._name} and differences of "
-            f"{'gradients' if len(terms) == 1 else 'both'}",
+            f"a product of {self._name} and differences of {_DIFFERENCES[operator.kind]}",
             lambda step: sum((term(step)[self._index] for term in terms), torch.zeros(())),
             product.entries,
             line.precision.steps,
