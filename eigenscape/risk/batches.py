@@ -394,7 +394,7 @@ def _is_tensors(data: object) -> bool:
 def _has_length(data: object) -> bool:
     """Say whether data know how many they are; a loader of a stream has `__len__` and does not."""
     try:
-        len(data)  # type: ignore[arg-type]
+        len(data)  # type: ignore[arg-type]  # whether it has one is the question
     except TypeError:
         return False
     return True

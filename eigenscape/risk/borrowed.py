@@ -61,7 +61,7 @@ def memory_of(tensor: Tensor) -> tuple[int, int]:
     try:
         storage = tensor.untyped_storage()
         return storage.data_ptr(), storage.nbytes()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError):  # sparse, or wrapped by a transform
         return id(tensor), tensor.numel() * tensor.element_size()
 
 

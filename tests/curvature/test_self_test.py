@@ -231,7 +231,7 @@ def test_the_users_own_parameters_are_what_moves() -> None:
     model = Watched()
     risk = risk_of(model)
     SEEN.clear()
-    es.Hessian(risk).self_test  # noqa: B018
+    _ = es.Hessian(risk).self_test
     moved: Sequence[Tensor] = [weight for _, weight in SEEN]
     assert any(not torch.equal(weight, model.first.weight) for weight in moved)
 
@@ -241,10 +241,10 @@ def test_it_runs_once_for_a_risk_and_costs_at_most_three_gradients() -> None:
     x, y = X.repeat(10, 1), Y.repeat(10)
     risk = es.EmpiricalRisk(model, es.CrossEntropy(), (x, y))
     SEEN.clear()
-    es.Hessian(risk).self_test  # noqa: B018
+    _ = es.Hessian(risk).self_test
     # A gradient is a forward pass and a backward pass of twice its cost.
     assert 0 < sum(size for size, _ in SEEN) <= 3 * 3 * len(x)
     assert max(size for size, _ in SEEN) <= 32
     SEEN.clear()
-    es.Hessian(risk).self_test  # noqa: B018
+    _ = es.Hessian(risk).self_test
     assert not SEEN

@@ -205,9 +205,9 @@ def test_imitated_quantisation_is_refused_until_it_is_switched_off() -> None:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
-LIBRARY = torch.library.Library("eigenscape_strangers", "DEF")
-LIBRARY.define("square(Tensor x) -> Tensor")
-LIBRARY.impl("square", lambda x: torch.from_numpy(x.detach().numpy() ** 2), "CPU")
+EXTENSION = torch.library.Library("strangers", "DEF")
+EXTENSION.define("square(Tensor x) -> Tensor")
+EXTENSION.impl("square", lambda x: torch.from_numpy(x.detach().numpy() ** 2), "CPU")
 
 
 def test_an_operation_of_an_extension_without_a_derivative_is_refused() -> None:
@@ -219,7 +219,7 @@ def test_an_operation_of_an_extension_without_a_derivative_is_refused() -> None:
             self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3)
 
         def forward(self, x: Tensor) -> Tensor:
-            h = torch.ops.eigenscape_strangers.square(self.a(x))
+            h = torch.ops.strangers.square(self.a(x))
             return self.b(h + 0.1 * torch.tanh(self.a(x)))
 
     found = answers(Extended(), "a")
