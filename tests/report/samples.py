@@ -21,7 +21,7 @@ from eigenscape.analyses import (
 )
 from eigenscape.linalg import BlockNorms, eigsh, frobenius_norm, spectral_density, trace
 from eigenscape.operator import Dense
-from eigenscape.records import Status
+from eigenscape.records import Picture, Status
 from eigenscape.testing import matrix_with_spectrum
 from eigenscape_papers.ensemble import Training
 
@@ -216,3 +216,16 @@ def training(epochs: int = 5, seeds: int = 2) -> Training:
         device="cpu",
         recipe="SGD, 5 epochs",
     )
+
+
+# --- what a picture holds ---
+
+SIZE = 40  # of the analyses whose pictures are looked at
+
+
+def marks(picture: Picture, kind: type, panel: int = 0) -> list[Any]:
+    return [mark for mark in picture.panels[panel].marks if isinstance(mark, kind)]
+
+
+def same(drawn: object, truth: torch.Tensor) -> None:
+    torch.testing.assert_close(torch.tensor(drawn), truth.double(), rtol=1e-12, atol=1e-12)

@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import pytest
 import torch
 
-from eigenscape.analyses import Analysis, ExactTrace, MatrixSpectrum
+from eigenscape.analyses import Analysis, ExactTrace
 from eigenscape.analyses.whole._pictures import (
     exact_traces_picture,
     overlap_picture,
@@ -16,36 +15,9 @@ from eigenscape.analyses.whole._pictures import (
     positive_axis,
     scree,
 )
-from eigenscape.records import Line, Note, Picture, Points, Rule
+from eigenscape.records import Line, Note, Points, Rule
 from tests.report import samples
-
-SIZE = 40
-
-
-@pytest.fixture(scope="module")
-def analysis() -> Analysis:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    record = samples.analysis(n=SIZE)
-    torch.set_default_dtype(before)
-    return record
-
-
-@pytest.fixture(scope="module")
-def zero() -> MatrixSpectrum:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    record = samples.spectrum_of(torch.zeros(SIZE, SIZE), "residual")
-    torch.set_default_dtype(before)
-    return record
-
-
-def marks(picture: Picture, kind: type, panel: int = 0) -> list[Any]:
-    return [mark for mark in picture.panels[panel].marks if isinstance(mark, kind)]
-
-
-def same(drawn: object, truth: torch.Tensor) -> None:
-    torch.testing.assert_close(torch.tensor(drawn), truth.double(), rtol=1e-12, atol=1e-12)
+from tests.report.samples import marks, same
 
 
 def test_a_scree_names_classes_and_the_gap(analysis: Analysis) -> None:

@@ -1,9 +1,6 @@
 """Pictures of the spectra of whole matrices: the numbers of the records, and nothing else."""
 
-from typing import Any
-
 import pytest
-import torch
 
 from eigenscape.analyses import Analysis, MatrixSpectrum
 from eigenscape.analyses.whole._spectrum_pictures import (
@@ -13,36 +10,8 @@ from eigenscape.analyses.whole._spectrum_pictures import (
     side_by_side,
 )
 from eigenscape.linalg import one_eigenvalue
-from eigenscape.records import Band, Line, Note, Picture, Points, Rule
-from tests.report import samples
-
-SIZE = 40
-
-
-@pytest.fixture(scope="module")
-def analysis() -> Analysis:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    record = samples.analysis(n=SIZE)
-    torch.set_default_dtype(before)
-    return record
-
-
-@pytest.fixture(scope="module")
-def zero() -> MatrixSpectrum:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    record = samples.spectrum_of(torch.zeros(SIZE, SIZE), "residual")
-    torch.set_default_dtype(before)
-    return record
-
-
-def marks(picture: Picture, kind: type, panel: int = 0) -> list[Any]:
-    return [mark for mark in picture.panels[panel].marks if isinstance(mark, kind)]
-
-
-def same(drawn: object, truth: torch.Tensor) -> None:
-    torch.testing.assert_close(torch.tensor(drawn), truth.double(), rtol=1e-12, atol=1e-12)
+from eigenscape.records import Band, Line, Note, Points, Rule
+from tests.report.samples import SIZE, marks, same
 
 
 def test_both_ends_stand_over_the_density_with_their_residuals(analysis: Analysis) -> None:
